@@ -1,0 +1,5 @@
+"""`python -m pd_units`: the command line."""
+
+from pd_units.cli import main
+
+main()
