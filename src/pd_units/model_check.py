@@ -1,0 +1,226 @@
+"""Rules that need more than one key, and the things worth a warning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from pd_units.errors import Fault
+from pd_units.model_fields import Faults, join_key
+from pd_units.model_types import ArgValue, Deployment, Instance
+from pd_units.naming import Role
+
+_SECRET_WORD = re.compile(
+    r"(?:^|[_-])(TOKEN|KEY|APIKEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)(?:$|[_-])", re.I
+)
+_SECRET_VALUE = re.compile(
+    r"(hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|xox[abp]-\S+)"
+)
+_WORTH_NOTHING = {"", "0", "1", "true", "false"}
+
+
+def check_alone(deployment: Deployment, faults: Faults) -> None:
+    """GPUs and ports that one file uses twice, into `faults`."""
+    _check_gpus(deployment.instances, faults)
+    _check_ports(deployment, faults)
+
+
+def check_roles(present: Collection[str], faults: Faults) -> None:
+    """Which kinds of table go together. `present` holds their names."""
+    disaggregated = [key for key in ("prefill", "decode", "router") if key in present]
+    if "standalone" in present:
+        for key in disaggregated:
+            faults.add(
+                key,
+                "cannot stand beside [[standalone]]",
+                "a deployment is either prefill, decode and router, or standalone servers",
+            )
+        return
+    if not disaggregated:
+        faults.add(
+            "deployment", "has no instance", "write [[prefill]], [[decode]] and [router], or [[standalone]]"
+        )
+        return
+    for key, table in (("prefill", "[[prefill]]"), ("decode", "[[decode]]"), ("router", "[router]")):
+        if key not in present:
+            others = " and ".join(disaggregated)
+            faults.add(
+                key, "is missing", f"{others} need{'' if ' and ' in others else 's'} {table} beside it"
+            )
+
+
+def _check_gpus(instances: Sequence[Instance], faults: Faults) -> None:
+    owner: dict[int, Instance] = {}
+    for instance in instances:
+        for gpu in instance.gpus:
+            other = owner.setdefault(gpu, instance)
+            if other is not instance:
+                faults.add(
+                    f"{instance.where}.gpus", f"GPU {gpu} is used by {other.where} already", placement=True
+                )
+
+
+def ports_of(deployment: Deployment) -> Iterator[tuple[int, str]]:
+    """(port, key path) of every port that the deployment's processes open, or are told to."""
+    for instance in deployment.instances:
+        yield instance.port, f"{instance.where}.port"
+        if instance.bootstrap_port is not None:
+            yield instance.bootstrap_port, f"{instance.where}.bootstrap_port"
+        if instance.dist_init_port is not None:
+            yield instance.dist_init_port, f"{instance.where}.dist_init_port"
+        for option in ("nccl-port", "gated-launch-port"):
+            value = instance.args.get(option, deployment.engine.args.get(option))
+            if type(value) is int:
+                yield value, join_key(f"{instance.where}.args", option)
+    if deployment.router is not None:
+        yield deployment.router.port, "router.port"
+        declared = "prometheus-port" in deployment.router.args
+        yield (
+            deployment.router.metrics_port,
+            "router.args.prometheus-port" if declared else "the router's metrics port",
+        )
+
+
+def _check_ports(deployment: Deployment, faults: Faults) -> None:
+    taken: dict[int, str] = {}
+    for port, where in ports_of(deployment):
+        if port == 0:  # could not be read: a fault already
+            continue
+        other = taken.setdefault(port, where)
+        if other == where:
+            continue
+        hint = ""
+        if port == deployment_metrics_default(deployment) and "metrics" in where:
+            hint = "it is opened whether asked for or not: choose another with router.args.prometheus-port"
+        elif where.endswith("bootstrap_port"):
+            hint = "each instance needs its own; 8998 is the default of a prefill"
+        faults.add(where, f"port {port} is used by {other} already", hint, placement=True)
+
+
+def deployment_metrics_default(deployment: Deployment) -> int | None:
+    """The router's metrics port where the file does not choose one, else None."""
+    router = deployment.router
+    return None if router is None or "prometheus-port" in router.args else router.metrics_port
+
+
+def check_together(deployments: Sequence[Deployment]) -> tuple[Fault, ...]:
+    """What several deployments of one host may not share: names, ports, units one of them retires.
+
+    GPUs that two deployments use are a matter of placement (plan.check_placement), since only one of
+    them may be meant to run at a time.
+    """
+    faults: list[Fault] = []
+    names: dict[str, str] = {}
+    ports: dict[int, tuple[str, str]] = {}
+    for deployment in deployments:
+        label = deployment.source or deployment.name
+        other = names.setdefault(deployment.name, label)
+        if other is not label:
+            faults.append(
+                Fault(f"{label}: deployment.name", f"{deployment.name!r} is the name of {other} already")
+            )
+            continue
+        for port, where in ports_of(deployment):
+            owner, place = ports.setdefault(port, (deployment.name, where))
+            if owner != deployment.name:
+                faults.append(Fault(f"{label}: {where}", f"port {port} is used by {owner} ({place}) already"))
+        for number, unit in enumerate(deployment.retires):
+            for victim in deployments:
+                if victim.name != deployment.name and victim.names.owns(unit):
+                    where = f"{label}: deployment.retires[{number}]"
+                    faults.append(Fault(where, f"{unit} belongs to the deployment {victim.name}"))
+    return tuple(faults)
+
+
+def lint(deployment: Deployment) -> tuple[Fault, ...]:
+    """What is allowed and is likely to hurt, each with its key path and what to do."""
+    return (
+        *_lint_secrets(deployment),
+        *_lint_environment(deployment),
+        *_lint_clocks(deployment),
+        *_lint_router(deployment),
+    )
+
+
+def _argument_tables(deployment: Deployment) -> Iterator[tuple[str, Mapping[str, ArgValue]]]:
+    yield "engine.args", deployment.engine.args
+    yield from ((f"{each.where}.args", each.args) for each in deployment.instances)
+    if deployment.router is not None:
+        yield "router.args", deployment.router.args
+
+
+def _environment_tables(deployment: Deployment) -> Iterator[tuple[str, Mapping[str, str]]]:
+    yield "engine.environment", deployment.engine.environment
+    yield "engine.sm120", deployment.engine.sm120
+    yield from ((f"{each.where}.environment", each.environment) for each in deployment.instances)
+    if deployment.router is not None:
+        yield "router.environment", deployment.router.environment
+
+
+def is_secret(name: str, value: object) -> bool:
+    """Whether an option or variable looks as if it held a secret, by its name or its value."""
+    text = str(value)
+    named = _SECRET_WORD.search(name) is not None and isinstance(value, str)
+    return (named and text.lower() not in _WORTH_NOTHING) or _SECRET_VALUE.search(text) is not None
+
+
+def _lint_secrets(deployment: Deployment) -> Iterator[Fault]:
+    hint = "put it into a file only root can read and name that in engine.environment_files"
+    for path, variables in _environment_tables(deployment):
+        for name, value in variables.items():
+            if is_secret(name, value):
+                what = "looks like a secret: every user of the host can read a unit's environment over D-Bus"
+                yield Fault(join_key(path, name), what, hint)
+    for path, args in _argument_tables(deployment):
+        for name, arg in args.items():
+            if is_secret(name, arg):
+                what = "looks like a secret: every user of the host can read a unit's arguments"
+                yield Fault(join_key(path, name), what, hint)
+
+
+def _lint_environment(deployment: Deployment) -> Iterator[Fault]:
+    transfers = bool(deployment.prefill)
+    for path, variables in _environment_tables(deployment):
+        for name, value in variables.items():
+            where = join_key(path, name)
+            if (
+                transfers
+                and "ALLOC_CONF" in name
+                and "expandable_segments:true" in value.replace(" ", "").lower()
+            ):
+                yield Fault(
+                    where,
+                    "expandable segments keep UCX from CUDA IPC: the KV transfer falls back to slow TCP",
+                    "leave it out: pd-units sets expandable_segments:False where KV is transferred",
+                )
+            if name in ("LD_PRELOAD", "PYTHONHOME", "PYTHONPATH"):
+                yield Fault(
+                    where, "changes what code the engine runs", "make sure that only root can write there"
+                )
+            if name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"):
+                yield Fault(where, "overrides the GPU pin that pd-units renders", "use gpus and engine.pin")
+
+
+def _lint_clocks(deployment: Deployment) -> Iterator[Fault]:
+    readiness = deployment.readiness
+    if readiness.no_progress_declared and readiness.no_progress_s > readiness.timeout_s:
+        yield Fault("readiness.no_progress", "is longer than readiness.timeout and so never runs out")
+
+
+def _lint_router(deployment: Deployment) -> Iterator[Fault]:
+    router = deployment.router
+    if router is None:
+        return
+    if router.python in (None, deployment.engine.python):
+        yield Fault(
+            "router.python",
+            "is the engine's interpreter: the router then imports torch and starts 14 to 23 s late",
+            "give the router a virtual environment of its own (pip install sglang-router)",
+        )
+    if router.port < 1024 and (router.user or deployment.engine.user) not in ("root", "0"):
+        yield Fault("router.port", f"port {router.port} is below 1024, which only root may open")
+
+
+def instances_of(deployment: Deployment, role: Role) -> tuple[Instance, ...]:
+    """The instances of one role."""
+    return tuple(each for each in deployment.instances if each.role is role)
