@@ -112,7 +112,7 @@ class Deployment:
     standalone: tuple[Instance, ...] = ()
     router: Router | None = None
     readiness: Readiness = Readiness()
-    source: str = ""
+    source: str = field(default="", compare=False)
 
     @property
     def instances(self) -> tuple[Instance, ...]:

@@ -1,0 +1,42 @@
+"""The environment of each process. Later tables win; a variable is there once."""
+
+from __future__ import annotations
+
+from pd_units.model_types import Deployment, Instance
+from pd_units.naming import Role
+from pd_units.placement import Placement
+
+#: cuda_* move GPU memory, sm and tcp are the active-message transports that UCX needs beside them, self
+#: serves loopback. Named because UCX on a box without RDMA otherwise probes for InfiniBand.
+_UCX_TLS = "cuda_copy,cuda_ipc,sm,tcp,self"
+
+
+def backend_environment(
+    deployment: Deployment, instance: Instance, placement: Placement
+) -> tuple[tuple[str, str], ...]:
+    """Variables of a prefill, decode or standalone process, in the order they are rendered."""
+    engine = deployment.engine
+    found = {"PYTHONUNBUFFERED": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    if placement.visible is not None:
+        found["CUDA_VISIBLE_DEVICES"] = placement.visible
+    if instance.role is not Role.STANDALONE and transfer_backend(deployment, instance) == "nixl":
+        # expandable segments register with UCX and then silently move over TCP in place of CUDA IPC
+        found["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:False"
+        found["UCX_TLS"] = _UCX_TLS
+    if placement.sm120:
+        found |= engine.sm120
+    found |= engine.environment
+    found |= instance.environment
+    return tuple(found.items())
+
+
+def router_environment(deployment: Deployment) -> tuple[tuple[str, str], ...]:
+    """Variables of the router's process; the engine's are none of its business."""
+    assert deployment.router is not None
+    return tuple(({"PYTHONUNBUFFERED": "1"} | dict(deployment.router.environment)).items())
+
+
+def transfer_backend(deployment: Deployment, instance: Instance) -> str:
+    """How KV cache moves from prefill to decode; NIXL where the file does not say."""
+    option = "disaggregation-transfer-backend"
+    return str(instance.args.get(option, deployment.engine.args.get(option, "nixl")))
