@@ -1,4 +1,4 @@
-"""pd-units: systemd units for an LLM served prefill/decode-disaggregated, installed and watched until ready."""
+"""systemd units for an LLM served prefill/decode-disaggregated, installed and watched until ready."""
 
 __version__ = "0.1.0"
 SCHEMA = 1

@@ -53,7 +53,9 @@ class VerbGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=VerbGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(__version__, prog_name="pd-units")
 def cli() -> None:
     """Serve an LLM prefill/decode-disaggregated on this box, with systemd alone.

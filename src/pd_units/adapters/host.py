@@ -1,0 +1,82 @@
+"""Facts of this host that rendering depends on: versions of systemd, engine and router, our interpreter."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from pd_units.errors import ExitCode, HostError, TemplateError
+from pd_units.model import Deployment
+from pd_units.plan import HostFacts
+from pd_units.ports import Manager
+from pd_units.render import RenderedUnit
+from pd_units.topology import HostTopology
+
+_DEFAULT_SYSTEMD = 252
+_VERIFY_TIMEOUT_S = 60.0
+
+
+def host_facts(deployment: Deployment, topology: HostTopology, manager: Manager | None) -> HostFacts:
+    """What `make_plan` must know of this host. Versions that cannot be seen are None."""
+    router = deployment.router
+    router_python = (router.python if router is not None else None) or deployment.engine.python
+    return HostFacts(
+        topology=topology,
+        pd_units_python=sys.executable,
+        systemd_version=manager.version() if manager is not None else _DEFAULT_SYSTEMD,
+        engine_version=installed_version(deployment.engine.python, "sglang"),
+        router_version=installed_version(router_python, "sglang_router"),
+    )
+
+
+def installed_version(python: str, distribution: str) -> str | None:
+    """The version of a distribution in an interpreter's environment, read from its metadata's folder name.
+
+    Nothing of that environment is run: it may be writable by the engine's user. None if it is not seen.
+    """
+    prefix = Path(python).parent.parent
+    for folder in sorted(prefix.glob("lib/python3*/site-packages")) + sorted(
+        prefix.glob("lib/python3/dist-packages")
+    ):
+        for info in sorted(folder.glob(f"{distribution}-*.dist-info")):
+            return info.name.removesuffix(".dist-info").partition("-")[2]
+    return None
+
+
+def verify_units(units: Sequence[RenderedUnit]) -> None:
+    """Have systemd read the units before they are placed.
+
+    Raises: TemplateError 21, with systemd's own words. Source: systemd-analyze(1); without
+    `--recursive-errors=` it exits 0 on unknown keys and bad values.
+    """
+    tool = shutil.which("systemd-analyze")
+    if tool is None:
+        return
+    with tempfile.TemporaryDirectory(prefix="pd-units-verify-") as folder:
+        for unit in units:
+            (Path(folder) / unit.name).write_text(unit.text, encoding="utf-8")
+        # A template can only be verified as an instance, which the services' PartOf= loads.
+        paths = [str(Path(folder) / unit.name) for unit in units if "@." not in unit.name]
+        try:
+            done = subprocess.run(
+                [tool, "verify", "--recursive-errors=no", "--man=no", *paths],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_VERIFY_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise HostError(
+                "systemd-analyze verify gave no answer", exit_code=ExitCode.UNIT_REJECTED
+            ) from error
+    if done.returncode:
+        raise TemplateError(
+            "systemd rejects a rendered unit; nothing was changed",
+            detail=done.stderr.strip().replace(folder + "/", ""),
+            hint="a value in the deployment file, or a template, is at fault",
+            exit_code=ExitCode.UNIT_REJECTED,
+        )

@@ -1,0 +1,192 @@
+"""`pd-units install`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from pd_units.adapters.clock import SystemClock
+from pd_units.adapters.files import locked
+from pd_units.changes import ChangeSet
+from pd_units.cli.options import DURATION, skip_option, topology_of, topology_option
+from pd_units.cli.output import emit, envelope, json_option, warn
+from pd_units.cli.progress import Progress
+from pd_units.errors import ExitCode, PdUnitsError
+from pd_units.generations import numbers
+from pd_units.index import index_of
+from pd_units.install import Installed, Installer, conclude, left_undone, wait_for
+from pd_units.naming import STATE_ROOT
+from pd_units.ports import Manager
+from pd_units.prepare import (
+    Choices,
+    Prepared,
+    connect,
+    deployment_files,
+    plan_sources,
+    prepare,
+    read_sources,
+    require_root,
+    warnings_of,
+)
+from pd_units.report import changes_text, failure_text, status_text
+
+
+@click.command(name="install")
+@click.argument("files", nargs=-1, metavar="[FILE...]")
+@click.option("--check", is_flag=True, help="Show what would change, change nothing; needs no root.")
+@click.option("--diff", is_flag=True, help="Show unit files' differences, secrets masked.")
+@click.option(
+    "--exit-code", "pending_code", is_flag=True, help="With --check: exit 50 if changes are pending."
+)
+@click.option("--no-start", is_flag=True, help="Write and enable, start nothing.")
+@click.option("--no-wait", is_flag=True, help="Start, but do not wait for readiness.")
+@click.option("--timeout", type=DURATION, help="Longest wait for readiness (default: from [readiness]).")
+@click.option("--lock-timeout", type=DURATION, default=10.0, help="Longest wait for another install.")
+@click.option("--adopt", is_flag=True, help="Replace unit files of the same name that are not ours.")
+@skip_option
+@topology_option
+@json_option
+def command(
+    files: tuple[str, ...],
+    check: bool,
+    diff: bool,
+    pending_code: bool,
+    no_start: bool,
+    no_wait: bool,
+    timeout: float | None,
+    lock_timeout: float,
+    adopt: bool,
+    skip: tuple[str, ...],
+    topology_file: Path | None,
+    as_json: bool,
+) -> int:
+    """Write, enable and start deployments in dependency order, and wait until they are ready.
+
+    Without FILE: every /etc/pd-units/*.toml. A second install changes nothing and says so.
+    """
+    if not check:
+        require_root("install")
+    choices = Choices(skip=frozenset(skip), adopt=adopt, start=not no_start)
+    manager = connect(needed=not check)
+    sources = read_sources(deployment_files(files))
+    topology = topology_of(topology_file)
+
+    def prepare_all() -> list[Prepared]:
+        plans = plan_sources(sources, topology, manager, choices)
+        return [
+            prepare(source, plan, topology, manager, choices, strict=not check)
+            for source, plan in zip(sources, plans, strict=True)
+        ]
+
+    if check:
+        return show(prepare_all(), as_json=as_json, diff=diff, pending_code=pending_code)
+    assert manager is not None
+    with ExitStack() as stack:
+        for source in sorted(sources, key=lambda each: each.deployment.name):
+            path = STATE_ROOT / source.deployment.name / "lock"
+            stack.enter_context(locked(path, timeout_s=lock_timeout))
+        done = _install_all(
+            prepare_all(), manager, wait=not (no_wait or no_start), timeout_s=timeout, diff=diff
+        )
+    return _answer(done, as_json=as_json)
+
+
+def show(prepared: Sequence[Prepared], *, as_json: bool, diff: bool, pending_code: bool) -> int:
+    """The answer of --check and of `diff`."""
+    for each in prepared:
+        warn(warnings_of(each.source, each.plan))
+        for result in each.checks:
+            if not result.ok:
+                click.echo(f"preflight {result.severity}: {result.name}: {result.evidence}", err=True)
+    changed = any(each.changes.changed for each in prepared)
+    code = ExitCode.CHANGES_PENDING if pending_code and changed else ExitCode.OK
+    obj = envelope(
+        code,
+        "changes pending" if changed else "nothing to change",
+        changed=changed,
+        check=True,
+        deployments=[
+            {
+                "name": each.names.deployment,
+                "generation": index_of(each.plan, generation=max(numbers(each.names), default=0)).generation,
+                "result": "would-change" if each.changes.changed else "unchanged",
+                "changes": [change.to_json() for change in each.changes.changes],
+                "units": [],
+                "preflight": [result.to_json() for result in each.checks],
+            }
+            for each in prepared
+        ],
+    )
+    text = "\n".join(changes_text(each.names.deployment, each.changes, diff=diff) for each in prepared)
+    emit(as_json, obj, text)
+    return code
+
+
+def _install_all(
+    prepared: Sequence[Prepared], manager: Manager, *, wait: bool, timeout_s: float | None, diff: bool
+) -> list[Installed]:
+    clock = SystemClock()
+    began = clock.wall()
+    installer = Installer(manager, clock, say=lambda line: click.echo(line, err=True))
+    applied = []
+    for each in prepared:
+        warn(warnings_of(each.source, each.plan))
+        if diff and each.changes.changed:
+            click.echo(changes_text(each.names.deployment, each.changes, diff=True), err=True)
+        try:
+            applied.append((each, installer.apply(each)))
+        except PdUnitsError as error:
+            raise left_undone(each, error) from error
+    if not wait:
+        return [_not_waited(each, index.generation) for each, index in applied]
+    progress = Progress(clock)
+    done = []
+    for each, index in applied:
+        outcome = wait_for(each, index, manager, clock, progress, timeout_s=timeout_s, since_wall=began)
+        done.append(conclude(each, index, outcome, clock))
+    return done
+
+
+def _not_waited(prepared: Prepared, generation: int) -> Installed:
+    changes: ChangeSet = prepared.changes
+    return Installed(
+        name=prepared.names.deployment,
+        generation=generation,
+        result="installed" if changes.changed else "unchanged",
+        changes=changes,
+        exit_code=ExitCode.OK,
+        message="installed; not waited for readiness",
+    )
+
+
+def _answer(done: Sequence[Installed], *, as_json: bool) -> int:
+    worst = max(done, key=lambda each: each.exit_code)
+    changed = any(each.changed for each in done)
+    message = worst.message if worst.exit_code else ("installed" if changed else "nothing to change")
+    obj = envelope(worst.exit_code, message, changed=changed, deployments=[each.to_json() for each in done])
+    emit(as_json, obj, "\n\n".join(_text(each) for each in done))
+    if worst.exit_code and not as_json:
+        for each in done:
+            if each.exit_code:
+                click.echo(f"pd-units: {each.name}: {each.message}", err=True)
+    return worst.exit_code
+
+
+def _text(done: Installed) -> str:
+    head = f"{done.name}: {done.result}" + (
+        f", generation {done.generation}" if done.changed else ", nothing changed"
+    )
+    if done.report is None:
+        return head
+    lines = [head, status_text([done.report])]
+    if done.exit_code:
+        shown = "\n".join(lines)
+        lines += [
+            failure_text(unit)
+            for unit in done.report.units
+            if unit.end is not None and failure_text(unit) not in shown and unit.cause == "none"
+        ]
+    return "\n".join(lines)

@@ -1,0 +1,61 @@
+"""`pd-units preflight`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from pd_units.cli.options import skip_option, topology_of, topology_option
+from pd_units.cli.output import emit, envelope, json_option, warn
+from pd_units.errors import ExitCode
+from pd_units.preflight import CHECKS, Check, Severity, Subject, run_checks
+from pd_units.prepare import Choices, connect, deployment_files, plan_sources, read_sources, warnings_of
+from pd_units.report import table
+
+
+@click.command(name="preflight")
+@click.argument("files", nargs=-1, metavar="[FILE|NAME...]")
+@click.option("--list", "list_checks", is_flag=True, help="Name the checks and what each looks at.")
+@skip_option
+@topology_option
+@json_option
+def command(
+    files: tuple[str, ...],
+    list_checks: bool,
+    skip: tuple[str, ...],
+    topology_file: Path | None,
+    as_json: bool,
+) -> int:
+    """Check whether this host can run a deployment, each check with its evidence.
+
+    Needs no root, and sees more with it.
+    """
+    if list_checks:
+        rows = [(name, (check.__doc__ or "").split("\n")[0]) for name, check in CHECKS.items()]
+        obj = envelope(ExitCode.OK, "checks", checks=[{"name": n, "what": what} for n, what in rows])
+        emit(as_json, obj, table(rows))
+        return ExitCode.OK
+    manager = connect(needed=False)
+    choices = Choices(skip=frozenset(skip))
+    sources = read_sources(deployment_files(files))
+    topology = topology_of(topology_file)
+    plans = plan_sources(sources, topology, manager, choices)
+    results: list[Check] = []
+    for source, plan in zip(sources, plans, strict=True):
+        warn(warnings_of(source, plan))
+        subject = Subject(plan=plan, topology=topology, manager=manager, retires=source.deployment.retires)
+        results += run_checks(subject, skip=choices.skip)
+    bad = [check for check in results if not check.ok and check.severity is Severity.ERROR]
+    code = ExitCode.PREFLIGHT if bad else ExitCode.OK
+    message = f"failed: {', '.join(dict.fromkeys(c.name for c in bad))}" if bad else "this host can run it"
+    lines = [
+        ("ok" if c.ok else str(c.severity), c.name, c.evidence + (f" -> {c.advice}" if c.advice else ""))
+        for c in results
+    ]
+    if os.geteuid() != 0:
+        click.echo("note: without root, owners of ports and other users' files are not seen", err=True)
+    obj = envelope(code, message, checks=[check.to_json() for check in results])
+    emit(as_json, obj, table(lines) + f"\n{message}" if lines else message)
+    return code

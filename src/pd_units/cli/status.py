@@ -1,0 +1,79 @@
+"""`pd-units status`."""
+
+from __future__ import annotations
+
+import click
+
+from pd_units.cli.output import emit, envelope, json_option
+from pd_units.errors import ExitCode
+from pd_units.index import Index, read_indexes
+from pd_units.manifest import read_operation
+from pd_units.observe import UnitState
+from pd_units.ports import Manager
+from pd_units.prepare import connect
+from pd_units.report import status_text
+from pd_units.waiting import DeploymentReport, SmokeTests, observe_deployment
+
+# A status is asked for by people: a generation that takes longer is reported as not back yet.
+_SMOKE_S = 10.0
+
+
+@click.command(name="status")
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@click.option("--watch", is_flag=True, help="Show it again at every change, until interrupted.")
+@click.option("--exit-code", "state_code", is_flag=True, help="Exit 40 or 41 unless everything is ready.")
+@json_option
+def command(names: tuple[str, ...], watch: bool, state_code: bool, as_json: bool) -> int:
+    """Show the state, readiness, placement and capacity of each unit. Needs no root."""
+    indexes = read_indexes(names)
+    manager = connect(needed=True)
+    assert manager is not None
+    if watch and not as_json:
+        _watch(manager, indexes)
+    reports = _look(manager, indexes, SmokeTests())
+    code = _code(reports) if state_code else ExitCode.OK
+    message = ", ".join(f"{report.index.name} is {report.state}" for report in reports)
+    emit(
+        as_json,
+        envelope(code, message, deployments=[report.to_json() for report in reports]),
+        status_text(reports),
+    )
+    return code
+
+
+def _look(manager: Manager, indexes: tuple[Index, ...], smoke: SmokeTests) -> tuple[DeploymentReport, ...]:
+    return tuple(
+        _with_operation(observe_deployment(manager, index, smoke, smoke_timeout_s=_SMOKE_S))
+        for index in indexes
+    )
+
+
+def _with_operation(report: DeploymentReport) -> DeploymentReport:
+    from dataclasses import replace
+
+    operation = read_operation(report.index.names)
+    if operation is None:
+        return report
+    text = (
+        f"An {operation.kind} of generation {operation.generation} has not ended: it is at work, or was "
+        f"interrupted. `pd-units install` finishes it."
+    )
+    return replace(report, interrupted=text)
+
+
+def _code(reports: tuple[DeploymentReport, ...]) -> ExitCode:
+    states = {report.state for report in reports}
+    if states == {UnitState.READY}:
+        return ExitCode.OK
+    return ExitCode.UNIT_FAILED if states & {UnitState.FAILED, UnitState.STOPPED} else ExitCode.NOT_READY
+
+
+def _watch(manager: Manager, indexes: tuple[Index, ...]) -> None:
+    smoke, shown = SmokeTests(), ""
+    manager.watch([unit.unit for index in indexes for unit in index.units])
+    while True:
+        text = status_text(_look(manager, indexes, smoke))
+        if text != shown:
+            click.echo(text + "\n")
+            shown = text
+        manager.pump(1.0)

@@ -1,0 +1,71 @@
+"""`pd-units uninstall`."""
+
+from __future__ import annotations
+
+import click
+
+from pd_units.adapters.clock import SystemClock
+from pd_units.adapters.files import locked
+from pd_units.cli.options import DURATION
+from pd_units.cli.output import emit, envelope, json_option
+from pd_units.errors import DeploymentError, ExitCode
+from pd_units.index import read_index
+from pd_units.manifest import manifest_path, operation_path
+from pd_units.naming import Names, name_problem
+from pd_units.prepare import connect, require_root
+from pd_units.report import changes_text
+from pd_units.uninstall import plan_uninstall, uninstall
+
+
+@click.command(name="uninstall")
+@click.argument("name")
+@click.option("--purge", is_flag=True, help="Remove its history and kept files too.")
+@click.option("--check", is_flag=True, help="Show what would be removed, remove nothing.")
+@click.option("--lock-timeout", type=DURATION, default=10.0, help="Longest wait for another pd-units.")
+@json_option
+def command(name: str, purge: bool, check: bool, lock_timeout: float, as_json: bool) -> int:
+    """Stop a deployment in reverse order, disable it, and remove what pd-units wrote.
+
+    Files that were changed since are refused, and nothing is touched then.
+    """
+    if name_problem(name):
+        raise DeploymentError(f"{name!r} {name_problem(name)}", exit_code=ExitCode.UNREADABLE)
+    names = Names(name)
+    if not check:
+        require_root("uninstall")
+    manager = connect(needed=True)
+    assert manager is not None
+    installed = (
+        read_index(name) is not None or manifest_path(names).exists() or operation_path(names).exists()
+    )
+    if not installed and not (purge and names.state_dir.exists()):
+        message = f"no deployment {name!r} is installed: nothing to do"
+        emit(as_json, envelope(ExitCode.OK, message, changed=False, deployments=[]), message)
+        return ExitCode.OK
+    clock = SystemClock()
+    if check:
+        _, changes = plan_uninstall(names, manager)
+    else:
+        with locked(names.state_dir / "lock", timeout_s=lock_timeout):
+            _, changes = plan_uninstall(names, manager)
+            uninstall(
+                names, None, changes, manager, clock, lambda line: click.echo(line, err=True), purge=purge
+            )
+    message = f"{name} would be removed" if check else f"{name} is removed"
+    obj = envelope(
+        ExitCode.OK,
+        message,
+        changed=True,
+        check=check,
+        deployments=[
+            {
+                "name": name,
+                "generation": None,
+                "result": "would-change" if check else "removed",
+                "changes": [change.to_json() for change in changes.changes],
+                "units": [],
+            }
+        ],
+    )
+    emit(as_json, obj, changes_text(name, changes, diff=False) if check else message)
+    return ExitCode.OK

@@ -1,0 +1,68 @@
+"""`pd-units wait-ready`."""
+
+from __future__ import annotations
+
+import click
+
+from pd_units.adapters.clock import SystemClock
+from pd_units.cli.options import DURATION
+from pd_units.cli.output import emit, envelope, json_option
+from pd_units.cli.progress import Progress
+from pd_units.errors import DeploymentError, ExitCode
+from pd_units.index import read_indexes
+from pd_units.install import ROUTER_S
+from pd_units.naming import Role
+from pd_units.observe import UnitReport
+from pd_units.prepare import connect
+from pd_units.report import status_text
+from pd_units.waiting import wait_until_ready
+
+
+@click.command(name="wait-ready")
+@click.argument("names", nargs=-1, metavar="[NAME...]")
+@click.option(
+    "--role", type=click.Choice([str(role) for role in Role]), multiple=True, help="Only these roles."
+)
+@click.option("--unit", "units", multiple=True, metavar="UNIT", help="Only these units.")
+@click.option("--timeout", type=DURATION, help="Longest wait (default: [readiness] timeout, and 3 min).")
+@json_option
+def command(
+    names: tuple[str, ...],
+    role: tuple[str, ...],
+    units: tuple[str, ...],
+    timeout: float | None,
+    as_json: bool,
+) -> int:
+    """Wait until deployments are ready. Needs no root.
+
+    Exits 40 as soon as a unit has failed for good, 41 when the time is over; says what it waits for.
+    """
+    indexes = read_indexes(names)
+    wanted = {unit if "." in unit else f"{unit}.service" for unit in units}
+    known = {unit.unit for index in indexes for unit in index.units}
+    if wanted - known:
+        raise DeploymentError(
+            f"no such unit: {', '.join(sorted(wanted - known))}",
+            detail=f"units: {', '.join(sorted(known))}",
+            exit_code=ExitCode.UNREADABLE,
+        )
+
+    def selected(unit: UnitReport) -> bool:
+        return (not role or unit.declared.role in role) and (not wanted or unit.unit in wanted)
+
+    if not any(not role or unit.role in role for index in indexes for unit in index.units):
+        raise DeploymentError(f"no unit has the role {', '.join(role)}", exit_code=ExitCode.UNREADABLE)
+    manager = connect(needed=True)
+    assert manager is not None
+    clock = SystemClock()
+    total_s = timeout if timeout is not None else max(index.timeout_s for index in indexes) + ROUTER_S
+    outcome = wait_until_ready(
+        manager, indexes, timeout_s=total_s, clock=clock, seen=Progress(clock), selected=selected
+    )
+    obj = envelope(
+        outcome.exit_code, outcome.message, deployments=[report.to_json() for report in outcome.reports]
+    )
+    emit(as_json, obj, status_text(outcome.reports))
+    if outcome.exit_code:
+        click.echo(f"pd-units: {outcome.message}", err=True)
+    return outcome.exit_code

@@ -1,0 +1,212 @@
+"""From a deployment file to the changes it needs: what `diff`, `install --check` and `install` share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pd_units.adapters.dbus import SystemdManager
+from pd_units.adapters.host import host_facts, verify_units
+from pd_units.changes import ChangeSet, InstalledState, Kind, plan_changes
+from pd_units.errors import DeploymentError, ExitCode, Fault, HostError
+from pd_units.index import installed_names, read_index
+from pd_units.installed import read_installed, refuse_foreign
+from pd_units.model import Deployment, check_together, lint, parse_deployment
+from pd_units.naming import CONFIG_DIR, Names
+from pd_units.plan import Plan, make_plan
+from pd_units.ports import Manager
+from pd_units.preflight import Check, Subject, require, run_checks
+from pd_units.render import RenderedUnit, render_units, shipped_units
+from pd_units.topology import HostTopology
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A deployment file: its path, text, and what it says."""
+
+    path: Path
+    text: str
+    deployment: Deployment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A deployment ready to be installed; nothing was touched yet."""
+
+    source: Source
+    plan: Plan
+    rendered: tuple[RenderedUnit, ...]
+    shared: tuple[RenderedUnit, ...]
+    state: InstalledState
+    changes: ChangeSet
+    checks: tuple[Check, ...]
+
+    @property
+    def names(self) -> Names:
+        """Its names."""
+        return self.source.deployment.names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What the command line asks for."""
+
+    skip: frozenset[str] = frozenset()
+    adopt: bool = False
+    start: bool = True
+
+
+def deployment_files(files: Sequence[str]) -> tuple[Path, ...]:
+    """The files named, or every file of /etc/pd-units. A NAME stands for its installed file.
+
+    Raises: DeploymentError 10.
+    """
+    if not files:
+        found = tuple(sorted(CONFIG_DIR.glob("*.toml")))
+        if not found:
+            raise DeploymentError(
+                f"there is no deployment file in {CONFIG_DIR}",
+                hint="name one, or: pd-units init --preset dsv4-pd -o deployment.toml",
+                exit_code=ExitCode.UNREADABLE,
+            )
+        return found
+    return tuple(_named(word) for word in files)
+
+
+def _named(word: str) -> Path:
+    path = Path(word)
+    if not path.exists() and "/" not in word and word in installed_names():
+        return Names(word).state_dir / "deployment.toml"
+    return path
+
+
+def read_sources(paths: Sequence[Path]) -> tuple[Source, ...]:
+    """Read and check deployment files, one by one and together. Raises: DeploymentError 10, 11."""
+    sources = []
+    for path in paths:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DeploymentError(
+                f"cannot read {path}",
+                detail=(error.strerror if isinstance(error, OSError) else "it is not UTF-8 text")
+                or str(error),
+                exit_code=ExitCode.UNREADABLE,
+            ) from error
+        sources.append(Source(path, text, parse_deployment(text, source=str(path))))
+    deployments = [source.deployment for source in sources]
+    faults = check_together(deployments)
+    if faults:
+        raise DeploymentError("the deployments do not fit together", faults=faults)
+    return tuple(sources)
+
+
+def connect(*, needed: bool) -> Manager | None:
+    """The manager; None if it does not answer and is not needed. Raises: HostError 30."""
+    try:
+        return SystemdManager()
+    except HostError:
+        if needed:
+            raise
+        return None
+
+
+def require_root(verb: str) -> None:
+    """Raises: HostError 31."""
+    if os.geteuid() != 0:
+        raise HostError(
+            f"{verb} needs root",
+            detail="it writes units and asks systemd to run them",
+            hint=f"sudo pd-units {verb} ..., or --check to see what it would do",
+            exit_code=ExitCode.NOT_AUTHORISED,
+        )
+
+
+def plan_sources(
+    sources: Sequence[Source], topology: HostTopology, manager: Manager | None, choices: Choices
+) -> tuple[Plan, ...]:
+    """The plans of several deployments on one host. Raises: DeploymentError 12."""
+    plans = tuple(
+        make_plan(
+            source.deployment,
+            host_facts(source.deployment, topology, manager),
+            skip_gpu="gpu" in choices.skip,
+        )
+        for source in sources
+    )
+    faults = gpus_claimed_twice(plans)
+    if faults:
+        raise DeploymentError(
+            "two deployments want the same GPU", faults=faults, exit_code=ExitCode.PLACEMENT
+        )
+    return plans
+
+
+def gpus_claimed_twice(plans: Sequence[Plan]) -> tuple[Fault, ...]:
+    """GPUs that two deployments claim: those of this call, and those installed that no plan retires."""
+    here = {plan.deployment.name for plan in plans}
+    retired = {unit for plan in plans for unit in plan.deployment.retires}
+    claims: dict[int, str] = {}
+    for name in installed_names():
+        index = read_index(name) if name not in here else None
+        for claimed in index.units if index is not None else ():
+            if claimed.unit not in retired:
+                claims.update(dict.fromkeys(claimed.gpus, claimed.unit))
+    faults = []
+    for plan in plans:
+        for unit in plan.units:
+            for gpu in unit.gpus:
+                if gpu in claims:
+                    hint = "give it other GPUs, or name that unit in deployment.retires"
+                    faults.append(
+                        Fault(unit.unit, f"GPU {gpu} belongs to {claims[gpu]} of another deployment", hint)
+                    )
+        claims.update({gpu: unit.unit for unit in plan.units for gpu in unit.gpus})
+    return tuple(faults)
+
+
+def prepare(
+    source: Source,
+    plan: Plan,
+    topology: HostTopology,
+    manager: Manager | None,
+    choices: Choices,
+    *,
+    strict: bool,
+) -> Prepared:
+    """Render, check and compare one deployment.
+
+    With `strict`, a failed preflight check raises HostError 13. Raises: TemplateError 20, 21; HostError 32.
+    """
+    deployment = source.deployment
+    rendered, shared = render_units(plan), shipped_units()
+    state = read_installed(plan.names, rendered, shared, deployment.retires, manager)
+    changes = plan_changes(rendered, shared, state, start=choices.start)
+    subject = Subject(plan=plan, topology=topology, manager=manager, retires=deployment.retires)
+    checks = run_checks(subject, skip=choices.skip) if _looks_at_host(changes) else ()
+    if strict:
+        require(checks)
+    refuse_foreign(state, adopt=choices.adopt)
+    if changes.of(Kind.WRITE):
+        verify_units((*rendered, *shared))
+    return Prepared(
+        source=source,
+        plan=plan,
+        rendered=rendered,
+        shared=shared,
+        state=state,
+        changes=changes,
+        checks=checks,
+    )
+
+
+def _looks_at_host(changes: ChangeSet) -> bool:
+    """A host that already runs the deployment as declared needs no preflight."""
+    return bool(changes.of(Kind.WRITE, Kind.START, Kind.RESTART))
+
+
+def warnings_of(source: Source, plan: Plan) -> tuple[Fault, ...]:
+    """What the author of the file should know, once each."""
+    return tuple(dict.fromkeys((*lint(source.deployment), *plan.warnings)))

@@ -1,0 +1,176 @@
+"""The command line of gate, watcher and recorder, and what they share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+from pd_units.errors import HostError, PdUnitsError
+from pd_units.naming import Names, Role, stem
+from pd_units.ports import ActiveState, Manager
+
+EX_OK, EX_FAILED = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A backend of a router: its unit, role and base URL."""
+
+    unit: str
+    role: Role
+    url: str
+
+    @classmethod
+    def parse(cls, text: str) -> Backend:
+        """`UNIT=ROLE=URL`."""
+        unit, role, url = text.split("=", 2)
+        return cls(unit, Role(role), url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What one of our commands was started for; `invocation_id` and `main_pid` come from systemd."""
+
+    names: Names
+    unit: str
+    role: Role
+    invocation_id: str
+    main_pid: int
+    url: str = ""
+    timeout_s: float = 0.0
+    no_progress_s: float = 0.0
+    no_progress_declared: bool = False
+    smoke_test: bool = True
+    backends: tuple[Backend, ...] = ()
+
+
+class Terminated(Exception):
+    """SIGTERM or SIGINT came."""
+
+
+class Stop:
+    """Turns SIGTERM into a flag and a readable descriptor, so that one poll covers it."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._read, self._write = socket.socketpair()
+        self._read.setblocking(False)
+        self._write.setblocking(False)
+        signal.set_wakeup_fd(self._write.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self.requested = True
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable at the signal."""
+        return self._read.fileno()
+
+    def check(self) -> None:
+        """Raises: Terminated if a signal came."""
+        if self.requested:
+            raise Terminated
+
+
+def say(text: str) -> None:
+    """One line for the unit's journal, marked as ours."""
+    print(f"pd-units: {text}", flush=True)
+
+
+def after_signal(manager: Manager | None, task: Task) -> int:
+    """The exit code after SIGTERM: 0 only if the unit is being stopped.
+
+    Exit 0 with the unit still starting would make it `active` without being ready; another exit while it
+    is being stopped would make it `failed`.
+    """
+    try:
+        manager = manager or _manager()
+        state = manager.unit(task.unit).active_state
+    except PdUnitsError:
+        return EX_FAILED
+    if state in (ActiveState.DEACTIVATING, ActiveState.INACTIVE):
+        return EX_OK
+    say(f"the watch was told to end while {stem(task.unit)} is {state}: not ready")
+    return EX_FAILED
+
+
+def _manager() -> Manager:
+    from pd_units.adapters.dbus import SystemdManager
+
+    return SystemdManager(timeout_s=5.0)
+
+
+def connect() -> Manager | None:
+    """The manager, or None with a line in the journal: a watch goes on without it where it can."""
+    try:
+        return _manager()
+    except HostError as error:
+        say(f"systemd cannot be asked: {error.brief}: {error.detail}")
+        return None
+
+
+def parse_task(args: Sequence[str]) -> tuple[str, Task]:
+    """The command and its task, from argv and systemd's variables."""
+    parser = argparse.ArgumentParser(prog="pd_units.supervise", allow_abbrev=False)
+    parser.add_argument("command", choices=("gate", "watch", "record"))
+    parser.add_argument("--deployment", required=True)
+    parser.add_argument("--unit", required=True)
+    parser.add_argument("--role", type=Role, default=Role.ROUTER)
+    parser.add_argument("--url", default="")
+    parser.add_argument("--timeout", type=float, default=1800.0)
+    parser.add_argument("--no-progress", type=float, default=600.0)
+    parser.add_argument("--no-progress-declared", action="store_true")
+    parser.add_argument("--no-smoke-test", action="store_true")
+    parser.add_argument("--backend", action="append", default=[])
+    options = parser.parse_args(args)
+    full = options.command == "watch"
+    return options.command, Task(
+        names=Names(options.deployment),
+        unit=options.unit,
+        role=options.role,
+        invocation_id=os.environ.get("INVOCATION_ID", ""),
+        main_pid=int(os.environ.get("MAINPID", "0")),
+        url=options.url,
+        timeout_s=options.timeout,
+        no_progress_s=options.no_progress,
+        no_progress_declared=options.no_progress_declared,
+        smoke_test=not options.no_smoke_test,
+        backends=tuple(Backend.parse(b) if full else Backend(b, Role.PREFILL, "") for b in options.backend),
+    )
+
+
+def main(args: Sequence[str]) -> int:
+    """Run one command; its exit code, which systemd turns into the unit's state."""
+    command, task = parse_task(args)
+    if command == "record":
+        from pd_units.supervise.record import record
+
+        return record(task, os.environ)
+    stop = Stop()
+    if command == "gate":
+        from pd_units.supervise.gate import pass_gate
+
+        return pass_gate(task, stop)
+    if task.role is Role.ROUTER:
+        from pd_units.supervise.router import watch_router
+
+        code = watch_router(task, stop)
+    else:
+        from pd_units.supervise.backend import watch_backend
+
+        code = watch_backend(task, stop)
+    sys.stdout.flush()
+    os._exit(code)  # a start is waiting: no time for the interpreter's own teardown
+
+
+def now() -> float:
+    """Seconds of the monotonic clock."""
+    return time.monotonic()

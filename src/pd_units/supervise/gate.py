@@ -1,0 +1,88 @@
+"""The gate before a router: it waits until every declared backend is ready now.
+
+It waits rather than fails: a gate that failed would run into its start limit while a model loads, and the
+router would stay down for good (docs/adr/0001).
+"""
+
+from __future__ import annotations
+
+import time
+
+from pd_units.adapters.notify import send_status
+from pd_units.errors import PdUnitsError
+from pd_units.naming import stem
+from pd_units.ports import ActiveState, Manager, UnitStatus
+from pd_units.supervise.command import EX_OK, Stop, Task, Terminated, after_signal, connect, say
+from pd_units.verdicts import LiveVerdict, write_live
+
+_RECHECK_S = 1.0
+
+
+def pass_gate(task: Task, stop: Stop) -> int:
+    """Wait for the backends; the exit code."""
+    manager: Manager | None = None
+    said = ""
+    while True:
+        try:
+            manager = manager or connect()
+            waiting, invocations = _look(manager, task)
+            stop.check()
+            if not waiting:
+                _write(task, "gate-passed", "", invocations)
+                say("every backend is ready: the router may start")
+                return EX_OK
+            text = "waiting for " + ", ".join(waiting)
+            if text != said:
+                send_status(text)
+                say(text)
+                _write(task, "gate", text, {})
+                said = text
+            if manager is not None:
+                manager.pump(_RECHECK_S)
+            else:
+                time.sleep(_RECHECK_S)  # no bus to wait on: the poll for it
+            stop.check()
+        except Terminated:
+            return after_signal(manager, task)
+        except PdUnitsError as error:
+            say(f"asking again: {error.brief}")
+            manager = None
+
+
+def _look(manager: Manager | None, task: Task) -> tuple[list[str], dict[str, str]]:
+    """What is waited for, in words, and the invocations of what is ready."""
+    if manager is None:
+        return ["systemd to answer"], {}
+    manager.watch([backend.unit for backend in task.backends])
+    waiting: list[str] = []
+    invocations: dict[str, str] = {}
+    for backend in task.backends:
+        status = manager.unit(backend.unit)
+        if status.active_state is ActiveState.ACTIVE:
+            invocations[backend.unit] = status.invocation_id
+        else:
+            waiting.append(f"{stem(backend.unit)} ({_words(status)})")
+    return waiting, invocations
+
+
+def _words(status: UnitStatus) -> str:
+    if not status.exists:
+        return "no such unit"
+    if status.sub_state == "auto-restart":
+        return "restarting"
+    return {ActiveState.ACTIVATING: "starting", ActiveState.INACTIVE: "stopped"}.get(
+        status.active_state, str(status.active_state)
+    )
+
+
+def _write(task: Task, state: str, text: str, invocations: dict[str, str]) -> None:
+    verdict = LiveVerdict(
+        unit=task.unit,
+        invocation_id=task.invocation_id,
+        state=state,
+        phase="waiting for backends",
+        detail=text,
+        since=time.time(),
+        backends=invocations,
+    )
+    write_live(task.names, verdict)

@@ -1,0 +1,100 @@
+"""Takes a deployment away: stopped in reverse order, disabled; only what is ours and unmodified goes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+from pd_units.adapters.files import remove, write_error
+from pd_units.changes import Change, ChangeSet, InstalledState, Kind, Ownership
+from pd_units.errors import Fault, HostError
+from pd_units.index import Index, index_path, installed_names
+from pd_units.install import stop_unit
+from pd_units.installed import read_installed
+from pd_units.manifest import SHARED_MANIFEST, end_operation, manifest_path, read_manifest
+from pd_units.naming import UNIT_DIR, Names
+from pd_units.ports import ActiveState, Clock, Manager
+from pd_units.render import shipped_units
+
+
+def plan_uninstall(names: Names, manager: Manager) -> tuple[InstalledState, ChangeSet]:
+    """What would be stopped, disabled and removed. Raises: HostError 32 for files changed by hand."""
+    state = read_installed(names, (), shipped_units(), (), manager)
+    faults = [
+        Fault(
+            str(UNIT_DIR / unit.name),
+            "the file was changed by hand since pd-units wrote it",
+            "move the change elsewhere, or remove the file yourself",
+        )
+        for unit in state.obsolete.values()
+        if unit.ownership is not Ownership.OURS
+    ]
+    if faults:
+        raise HostError("some unit files are not as pd-units wrote them; nothing was changed", faults=faults)
+    order = sorted(state.obsolete.values(), key=lambda unit: not unit.name.endswith("-router.service"))
+    changes = []
+    for unit in (*order, state.target):
+        status = unit.status
+        if status is not None and status.active_state not in (ActiveState.INACTIVE, ActiveState.FAILED):
+            changes.append(Change(unit.name, Kind.STOP, "uninstalled"))
+    changes += [Change(u.name, Kind.DISABLE, "uninstalled") for u in (*order, state.target) if u.enabled]
+    changes += [Change(unit.name, Kind.REMOVE, "uninstalled") for unit in order]
+    if set(installed_names()) <= {names.deployment}:
+        common = read_manifest(SHARED_MANIFEST)
+        changes += [
+            Change(unit.name, Kind.REMOVE, "no deployment is left")
+            for unit in state.shared.values()
+            if unit.ownership is Ownership.OURS and unit.name in common
+        ]
+    if order:
+        changes.append(Change("-", Kind.RELOAD, "unit files change"))
+    return state, ChangeSet(tuple(changes))
+
+
+def uninstall(
+    names: Names,
+    index: Index | None,
+    changes: ChangeSet,
+    manager: Manager,
+    clock: Clock,
+    say: Callable[[str], None],
+    *,
+    purge: bool,
+) -> None:
+    """Carry the changes out. Raises: HostError 30 to 33; running it again goes on where it broke off."""
+    units = tuple(dict.fromkeys((*changes.units(Kind.STOP), *changes.units(Kind.REMOVE))))
+    for unit in changes.units(Kind.STOP):
+        say(f"stopping {unit}")
+        stop_unit(manager, clock, unit)
+    disabled = list(changes.units(Kind.DISABLE))
+    if disabled:
+        manager.disable(disabled)
+    for unit in changes.units(Kind.REMOVE):
+        say(f"removing {UNIT_DIR / unit}")
+        remove(UNIT_DIR / unit)
+    if changes.of(Kind.RELOAD):
+        manager.reload()
+    for unit in units:
+        manager.reset_failed(unit)
+    _forget(names, purge=purge)
+
+
+def _forget(names: Names, *, purge: bool) -> None:
+    end_operation(names)
+    remove(manifest_path(names))
+    remove(index_path(names))
+    try:
+        shutil.rmtree(names.run_dir, ignore_errors=True)
+        if purge:
+            shutil.rmtree(names.state_dir)
+        else:
+            for leftover in ("ends", "deployment.toml", "lock"):
+                place = names.state_dir / leftover
+                if place.is_dir():
+                    shutil.rmtree(place)
+                else:
+                    place.unlink(missing_ok=True)
+        if not installed_names():
+            SHARED_MANIFEST.unlink(missing_ok=True)
+    except OSError as error:
+        raise write_error(names.state_dir, error) from error

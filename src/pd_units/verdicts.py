@@ -1,0 +1,120 @@
+"""What the watchers leave behind: the verdict of the life under way, and how each life ended.
+
+A verdict lies in /run/pd-units/NAME/UNIT.json, world-readable, and is replaced while a unit starts: phase,
+progress, capacity, warnings, cause; no log text, which may hold secrets. The end of a life lies in
+/var/lib/pd-units/NAME/ends/UNIT.json, readable by root and the journal's readers, with its evidence. Both
+name the invocation they speak of; a reader ignores those of another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pd_units.adapters.files import read_json, write_json
+from pd_units.naming import Names
+
+_JOURNAL_GROUP = "systemd-journal"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveVerdict:
+    """The life under way, as its watcher sees it.
+
+    `state` is a readiness.State; for a router also "gate" while it waits for its backends and "gate-passed"
+    after that. `since` is seconds since the epoch. `backends` maps each backend unit of a router to its
+    invocation: those that the gate let pass, or, once ready, those that a generation went through.
+    """
+
+    unit: str
+    invocation_id: str
+    state: str
+    phase: str | None = None
+    detail: str = ""
+    cause: str = "none"
+    source: str | None = None
+    since: float = 0.0
+    seconds: float | None = None
+    capacity: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[Mapping[str, str], ...] = ()
+    backends: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndOfLife:
+    """How a life ended.
+
+    `was_ready` says whether it had become ready; `requested` whether somebody asked for the stop.
+    `service_result`, `exit_code` and `exit_status` are systemd's words (systemd.exec(5)).
+    `evidence` holds (text, source) pairs.
+    """
+
+    unit: str
+    invocation_id: str
+    ended: float
+    was_ready: bool = False
+    requested: bool = False
+    cause: str = "unknown"
+    phase: str | None = None
+    retried: bool = True
+    service_result: str = ""
+    exit_code: str = ""
+    exit_status: str = ""
+    advice: str = ""
+    evidence: tuple[Mapping[str, str], ...] = ()
+    last_lines: tuple[str, ...] = ()
+    warnings: tuple[Mapping[str, str], ...] = ()
+    capacity: Mapping[str, float] = field(default_factory=dict)
+
+
+def _live_path(names: Names, unit: str, root: Path) -> Path:
+    return root / names.run_dir.relative_to("/") / f"{unit}.json"
+
+
+def _end_path(names: Names, unit: str, root: Path) -> Path:
+    return root / names.state_dir.relative_to("/") / "ends" / f"{unit}.json"
+
+
+def write_live(names: Names, verdict: LiveVerdict, *, root: Path = Path("/")) -> None:
+    """Replace the live verdict of a unit."""
+    write_json(_live_path(names, verdict.unit, root), asdict(verdict))
+
+
+def read_live(names: Names, unit: str, invocation_id: str, *, root: Path = Path("/")) -> LiveVerdict | None:
+    """The live verdict of this invocation of a unit, None if there is none."""
+    return _read(LiveVerdict, _live_path(names, unit, root), invocation_id)
+
+
+def write_end(names: Names, end: EndOfLife, *, root: Path = Path("/")) -> None:
+    """Record how a life ended."""
+    group, mode = None, 0o600
+    with contextlib.suppress(KeyError):
+        group, mode = grp.getgrnam(_JOURNAL_GROUP).gr_gid, 0o640
+    write_json(_end_path(names, end.unit, root), asdict(end), mode=mode, group=group)
+
+
+def read_end(names: Names, unit: str, invocation_id: str, *, root: Path = Path("/")) -> EndOfLife | None:
+    """How this invocation of a unit ended, None if it is not recorded or not readable."""
+    return _read(EndOfLife, _end_path(names, unit, root), invocation_id)
+
+
+def read_last_end(names: Names, unit: str, *, root: Path = Path("/")) -> EndOfLife | None:
+    """The last recorded end of a unit, of whichever invocation."""
+    value = read_json(_end_path(names, unit, root))
+    return read_end(names, unit, str(value.get("invocation_id")), root=root) if value is not None else None
+
+
+def _read(kind: type[T], path: Path, invocation_id: str) -> T | None:
+    value: dict[str, Any] | None = read_json(path)
+    if value is None or value.get("invocation_id") != invocation_id:
+        return None
+    known = {name: value[name] for name in kind.__dataclass_fields__ if name in value}  # type: ignore[attr-defined]
+    try:
+        return kind(**known)
+    except TypeError:
+        return None

@@ -1,0 +1,221 @@
+"""Waits until deployments are ready, and says what goes on meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pd_units.adapters.http import fetch
+from pd_units.adapters.procfs import command_line
+from pd_units.errors import ExitCode
+from pd_units.index import Index, IndexUnit
+from pd_units.naming import Role, stem
+from pd_units.observe import RouterView, UnitReport, UnitState, is_backend, observe_unit, summary
+from pd_units.ports import Clock, Manager
+from pd_units.supervise.router import SMOKE_BODY, SMOKE_TIMEOUT_S, generated, missing_workers, smoke_headers
+from pd_units.verdicts import EndOfLife
+
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentReport:
+    """A deployment, as it is now."""
+
+    index: Index
+    units: tuple[UnitReport, ...]
+    router: RouterView | None = None
+    interrupted: str = ""
+
+    @property
+    def state(self) -> UnitState:
+        """Ready only if all of its units are, and the router says so now."""
+        state = summary(self.units)
+        if state is UnitState.READY and self.router is not None and not self.router.ready:
+            return UnitState.STARTING
+        return state
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract's object of `status` and `wait-ready`."""
+        return {
+            "name": self.index.name,
+            "state": str(self.state),
+            "generation": self.index.generation,
+            "units": [self._unit(unit) for unit in self.units],
+            "router": self.router.to_json() if self.router is not None else None,
+            "interrupted": self.interrupted or None,
+        }
+
+    def _unit(self, unit: UnitReport) -> dict[str, Any]:
+        value = unit.to_json()
+        if self.router is not None and unit.declared.role is Role.ROUTER and unit.state is UnitState.READY:
+            value["state"] = str(UnitState.READY if self.router.ready else UnitState.STARTING)
+            value["detail"] = self.router.detail or value["detail"]
+        return value
+
+
+class SmokeTests:
+    """Remembers, for one call of a verb, which backends' invocations a generation went through."""
+
+    def __init__(self) -> None:
+        self._passed: dict[str, dict[str, str]] = {}
+
+    def passed(self, router: str, invocations: dict[str, str]) -> bool:
+        """Whether a generation of ours went through these invocations."""
+        return self._passed.get(router) == invocations
+
+    def remember(self, router: str, invocations: dict[str, str]) -> None:
+        """A generation went through."""
+        self._passed[router] = invocations
+
+
+def observe_deployment(
+    manager: Manager, index: Index, smoke: SmokeTests, *, smoke_timeout_s: float = SMOKE_TIMEOUT_S
+) -> DeploymentReport:
+    """A deployment as it is now. Asks the router, and sends one generation if its backends are new to it."""
+    units = tuple(observe_unit(manager, index, declared) for declared in index.units)
+    router = None
+    if index.router is not None:
+        report = next(unit for unit in units if unit.unit == index.router.unit)
+        router = _router_view(index, index.router, report, units, smoke, smoke_timeout_s)
+    return DeploymentReport(index=index, units=units, router=router)
+
+
+def _router_view(
+    index: Index,
+    declared: IndexUnit,
+    report: UnitReport,
+    units: Sequence[UnitReport],
+    smoke: SmokeTests,
+    smoke_timeout_s: float,
+) -> RouterView:
+    if report.state is not UnitState.READY:
+        return RouterView(unit=declared.unit, ready=False, detail=f"the router is {report.state}")
+    headers = smoke_headers(command_line(report.status.main_pid))
+    answer = fetch(f"{declared.url}/readiness", headers=headers, timeout_s=5.0)
+    counts = answer.json() if isinstance(answer.json(), dict) else {}
+    if answer.status != 200:
+        why = answer.error or str(counts.get("reason") or answer.status)
+        return RouterView(unit=declared.unit, ready=False, workers=counts, detail=f"/readiness: {why}")
+    workers = fetch(f"{declared.url}/workers", headers=headers, timeout_s=5.0).json()
+    missing = missing_workers(workers, (backend.url for backend in index.backends))
+    if missing:
+        detail = f"not healthy for the router: {', '.join(missing)}"
+        return RouterView(unit=declared.unit, ready=False, workers=counts, detail=detail)
+    lost = [unit.unit for unit in units if is_backend(unit) and unit.state is not UnitState.READY]
+    if lost or not index.smoke_test:
+        detail = f"waits for {', '.join(stem(u) for u in lost)}" if lost else ""
+        return RouterView(unit=declared.unit, ready=not lost, workers=counts, smoke="off", detail=detail)
+    invocations = {unit.unit: unit.status.invocation_id for unit in units if is_backend(unit)}
+    if report.live is not None and dict(report.live.backends) == invocations:
+        return RouterView(unit=declared.unit, ready=True, workers=counts, smoke="passed")
+    if smoke.passed(declared.unit, invocations):
+        return RouterView(unit=declared.unit, ready=True, workers=counts, smoke="passed")
+    answer = fetch(
+        f"{declared.url}/generate", method="POST", body=SMOKE_BODY, headers=headers, timeout_s=smoke_timeout_s
+    )
+    if generated(answer):
+        smoke.remember(declared.unit, invocations)
+        return RouterView(unit=declared.unit, ready=True, workers=counts, smoke="passed")
+    why = answer.error or f"{answer.status}: {answer.body[:160].decode('utf-8', 'replace')}"
+    detail = f"backends restarted, and no generation comes back yet: {why}"
+    return RouterView(unit=declared.unit, ready=False, workers=counts, smoke="failed", detail=detail)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a wait ended."""
+
+    exit_code: ExitCode
+    message: str
+    reports: tuple[DeploymentReport, ...]
+
+
+Watcher = Callable[[Sequence[DeploymentReport]], None]
+Select = Callable[[UnitReport], bool]
+Failing = Callable[[UnitReport], bool]
+EndOf = Callable[[UnitReport], EndOfLife | None]
+
+
+def wait_until_ready(
+    manager: Manager,
+    indexes: Sequence[Index],
+    *,
+    timeout_s: float,
+    clock: Clock,
+    seen: Watcher,
+    selected: Select = lambda _unit: True,
+    failing: Failing = lambda unit: unit.failed_for_good,
+    end_of: EndOf = lambda unit: unit.end,
+) -> Outcome:
+    """Wait until every selected unit is ready (40: one is failing; 41: the time is over)."""
+    deadline = clock.monotonic() + timeout_s
+    smoke = SmokeTests()
+    manager.watch([unit.unit for index in indexes for unit in index.units])
+    while True:
+        reports = tuple(
+            observe_deployment(
+                manager, index, smoke, smoke_timeout_s=_smoke_time(deadline - clock.monotonic())
+            )
+            for index in indexes
+        )
+        seen(reports)
+        units = [unit for report in reports for unit in report.units if selected(unit)]
+        failed = [unit for unit in units if failing(unit)]
+        if failed:
+            ends = {unit.unit: replace(unit, end=end_of(unit)) for unit in failed}
+            message = _failure(tuple(ends.values()))
+            reports = tuple(
+                replace(report, units=tuple(ends.get(unit.unit, unit) for unit in report.units))
+                for report in reports
+            )
+            return Outcome(exit_code=_exit_code(ends.values()), message=message, reports=reports)
+        if all(_is_ready(report, selected) for report in reports):
+            return Outcome(exit_code=ExitCode.OK, message="ready", reports=reports)
+        left = deadline - clock.monotonic()
+        if left <= 0:
+            return Outcome(
+                exit_code=ExitCode.NOT_READY, message=_timeout(reports, timeout_s), reports=reports
+            )
+        manager.pump(min(_LOOK_S, max(left, 0.01)))
+
+
+def _smoke_time(left_s: float) -> float:
+    return max(1.0, min(SMOKE_TIMEOUT_S, left_s))
+
+
+def _is_ready(report: DeploymentReport, selected: Select) -> bool:
+    units = [unit for unit in report.units if selected(unit)]
+    with_router = any(not is_backend(unit) for unit in units)
+    ready = all(unit.state is UnitState.READY for unit in units)
+    return ready and (not with_router or report.router is None or report.router.ready)
+
+
+def _exit_code(failed: Iterable[UnitReport]) -> ExitCode:
+    """41 where the clocks ran out with every failed engine alive, 40 where one failed by itself."""
+    causes = {unit.cause for unit in failed}
+    return ExitCode.NOT_READY if causes <= {"timeout", "no-progress"} else ExitCode.UNIT_FAILED
+
+
+def _failure(failed: Sequence[UnitReport]) -> str:
+    parts = []
+    for unit in failed:
+        cause = f": {unit.cause}" if unit.cause != "none" else ""
+        parts.append(f"{unit.unit} is {unit.state}{cause}")
+    return "; ".join(parts)
+
+
+def _timeout(reports: Sequence[DeploymentReport], timeout_s: float) -> str:
+    waiting = [
+        f"{stem(unit.unit)} is {unit.state}" + (f" ({unit.phase})" if unit.phase else "")
+        for report in reports
+        for unit in report.units
+        if unit.state is not UnitState.READY
+    ]
+    waiting += [
+        f"{stem(report.router.unit)}: {report.router.detail}"
+        for report in reports
+        if report.router is not None and not report.router.ready and summary(report.units) is UnitState.READY
+    ]
+    return f"not ready within {timeout_s:g} s: {', '.join(waiting)}"
