@@ -1,8 +1,8 @@
 """Which files are ours: their names and hashes, and the operation under way.
 
 `manifest.json` of a deployment maps unit names to SHA-256 digests of what was written. `operation.json`
-exists while an install is at work; it is written before the first change and names the units whose processes may
-still be old, so that the next command can tell and finish.
+exists while an install is at work; it is written before the first change and names the units whose processes
+may still be old, so that the next command can tell and finish.
 """
 
 from __future__ import annotations
