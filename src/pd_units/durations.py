@@ -19,11 +19,14 @@ _UNITS: Final = {
 _PART = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
 
 
-def parse_duration(text: str) -> float:
-    """Seconds in a time span; a subset of systemd.time(7), so that the file reads as units do.
+def parse_duration(text: str | float) -> float:
+    """Seconds in a time span; a subset of systemd.time(7), so that the file reads as units do. A number
+    is one of seconds already.
 
     Raises: ValueError, with a sentence for the operator.
     """
+    if not isinstance(text, str):
+        return float(text)
     position, total = 0, 0.0
     if not text.strip():
         raise ValueError("is empty")

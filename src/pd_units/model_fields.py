@@ -155,11 +155,11 @@ class Table:
         value = self.value(key)
         if value is _MISSING:
             return default, False
-        if type(value) not in (str, int, float):
+        if not isinstance(value, str | int | float) or isinstance(value, bool):
             self.fault(key, f'must be a time span such as "30min", or seconds, not {kind_of(value)}')
             return default, False
         try:
-            seconds = value if isinstance(value, float) else parse_duration(str(value))
+            seconds = parse_duration(value)
         except ValueError as error:
             self.fault(key, str(error), 'write for example "30min", "1h 30min" or "90s"')
             return default, False

@@ -120,7 +120,8 @@ def make_plan(
     binding out where the host lacks the node.
     Raises: DeploymentError 12 with every fault of placement, 11 for an option that the engine lacks.
     """
-    planner = _Planner(deployment, host, Placer(host.topology, skip_gpu=skip_gpu, skip_numa=skip_numa))
+    placer = Placer(host.topology, deployment.instances, skip_gpu=skip_gpu, skip_numa=skip_numa)
+    planner = _Planner(deployment, host, placer)
     units = [planner.backend(instance) for instance in deployment.instances]
     if deployment.router is not None:
         units.append(planner.router([unit for unit in units if unit.role is not Role.STANDALONE]))
