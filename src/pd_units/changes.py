@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from pd_units.naming import stem
 from pd_units.ports import ActiveState, UnitStatus
 from pd_units.render import RenderedUnit
 from pd_units.unitfile import UnitFile, parse_unit
@@ -317,8 +316,3 @@ def unified(name: str, old: str, new: str) -> str:
 def mask(text: str) -> str:
     """The text with the values of secrets (tokens, keys, passwords) replaced."""
     return _SECRET.sub(r"\1***", text)
-
-
-def describe_units(units: Iterable[str]) -> str:
-    """Unit names for prose."""
-    return ", ".join(stem(unit) for unit in units)

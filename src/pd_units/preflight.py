@@ -18,7 +18,7 @@ from typing import Any
 from pd_units.adapters import journal, procfs
 from pd_units.errors import ExitCode, Fault, HostError
 from pd_units.naming import Role
-from pd_units.plan import Plan, UnitPlan
+from pd_units.plan import Plan
 from pd_units.ports import Manager
 from pd_units.topology import HostTopology
 
@@ -358,8 +358,3 @@ def require(checks: Sequence[Check]) -> None:
             hint="--skip CHECK leaves a check out",
             exit_code=ExitCode.PREFLIGHT,
         )
-
-
-def describe_unit(unit: UnitPlan) -> str:
-    """A unit and its URL, for prose."""
-    return f"{unit.unit} at {unit.url}"
