@@ -12,7 +12,7 @@ from pd_units.engines.options import Program
 from pd_units.errors import DeploymentError, ExitCode, Fault
 from pd_units.model_types import Deployment, Instance
 from pd_units.naming import SLICE, Names, Role, stem
-from pd_units.placement import Placer, check_gpus_together
+from pd_units.pinning import Placer, check_gpus_together
 from pd_units.plan_argv import engine_lines, router_lines, url_of
 from pd_units.plan_environment import backend_environment, router_environment
 from pd_units.topology import HostTopology

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pd_units.engines.options import Program
 from pd_units.model_types import ArgValue, Deployment, Instance
 from pd_units.naming import Role
-from pd_units.placement import Placement
+from pd_units.pinning import Placement
 from pd_units.plan_environment import transfer_backend
 
 Lines = tuple[tuple[str, ...], ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pd_units.model_types import Deployment, Instance
 from pd_units.naming import Role
-from pd_units.placement import Placement
+from pd_units.pinning import Placement
 
 #: cuda_* move GPU memory, sm and tcp are the active-message transports that UCX needs beside them, self
 #: serves loopback. Named because UCX on a box without RDMA otherwise probes for InfiniBand.

@@ -136,12 +136,9 @@ def _gpus(sysroot: Path) -> tuple[Gpu, ...] | None:
     devices = dict(_pci_gpus(sysroot))
     if any(name == "nvidia" for _, name in devices.values()):
         devices = {address: each for address, each in devices.items() if each[1] == "nvidia"}
-    addresses = {address for address, (_, name) in devices.items() if name not in _HELD_BY} | set(
-        driver or ()
-    )
-    usable = [
-        address for address in addresses if not (driver and address in driver and driver[address].excluded)
-    ]
+    excluded = {address for address, facts in (driver or {}).items() if facts.excluded}
+    held = {address for address, (_, name) in devices.items() if name in _HELD_BY}
+    usable = (set(devices) | set(driver or ())) - held - excluded
     if not usable and driver is None:
         return None
     found = []
