@@ -39,7 +39,7 @@ from pd_units.logtext import (
 )
 from pd_units.manager_lines import Manager, ManagerLine, parse_manager_line
 from pd_units.matcher import Found, Matcher
-from pd_units.placement import place_out_of_memory
+from pd_units.attribution import place_out_of_memory
 from pd_units.tracebacks import Quoted, Raised, Tracebacks
 from pd_units.verdict import conclude, decisive_cause, has_symptom, warmup_failed
 

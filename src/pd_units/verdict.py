@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pd_units.engines.rules import FailureRule, Rules
 from pd_units.evidence import NOT_RETRIED, Cause, Death, Diagnosis, Evidence, ExitStatus, Strength, Verdict
 from pd_units.life import DYING, Hit, Life, Thrown
-from pd_units.placement import ignored_module_of, place_exception
+from pd_units.attribution import ignored_module_of, place_exception
 from pd_units.tracebacks import Origin
 
 _NO_CAUSE = ("KeyboardInterrupt", "SystemExit", "EOFError", "CancelledError", "BrokenPipeError")
