@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
+from pd_units.attribution import place_out_of_memory
+from pd_units.conclusion import conclude, decisive_cause, has_symptom, warmup_failed
 from pd_units.engines.rules import FailureRule, Rules, load_rules
 from pd_units.evidence import (
     NOT_RETRIED,
@@ -39,9 +41,7 @@ from pd_units.logtext import (
 )
 from pd_units.manager_lines import Manager, ManagerLine, parse_manager_line
 from pd_units.matcher import Found, Matcher
-from pd_units.attribution import place_out_of_memory
 from pd_units.tracebacks import Quoted, Raised, Tracebacks
-from pd_units.verdict import conclude, decisive_cause, has_symptom, warmup_failed
 
 __all__ = [
     "NOT_RETRIED",

@@ -16,7 +16,8 @@ HEAD, TAIL = 3072, 1024
 """Characters kept of the beginning and the end of an overlong message; rules see no more of it."""
 
 _ANSI = re.compile(
-    r"\x1b\[[0-9;?]{0,24}[ -/]?[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\x1b[@-Z\\^_]|#033\[[0-9;]{0,24}m"
+    r"\x1b\[[0-9;?]{0,24}[ -/]?[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|\x1b[@-Z\\^_]"
+    r"|#033\[[0-9;]{0,24}m"
 )
 _BARE_COLOUR = re.compile(r"\[(?:\d{1,2};){0,3}\d{0,2}m(?![\w-])")
 

@@ -130,6 +130,11 @@ class Rules:
     placement: Placement | None
     ignored_import: IgnoredImport | None
     advice: Mapping[Cause, str] = field(default_factory=dict)
+    summary: Mapping[Cause, str] = field(default_factory=dict)
+
+    def words(self, cause: Cause) -> str:
+        """The cause in a few words."""
+        return self.summary.get(cause, cause.value.replace("-", " "))
 
     def phase(self, name: str | None) -> Phase | None:
         """The phase of that name, None if there is none."""
@@ -154,6 +159,7 @@ _KEYS: Mapping[str, frozenset[str]] = {
     "ignored_import": frozenset({"pattern", "unsupported"}),
     "out_of_memory": frozenset({"text", "frames", "phases", "otherwise"}),
     "advice": frozenset(cause.value for cause in Cause),
+    "summary": frozenset(cause.value for cause in Cause),
 }  # fmt: skip
 _OPERATOR_TABLES = frozenset({"warning", "benign", "failure", "exception", "advice"})
 
@@ -308,11 +314,6 @@ def _check_extra(file: _File) -> None:
 
 def _build(engine: str, base: Sequence[_File], extra: Sequence[_File]) -> Rules:
     files = [*extra, *base]  # an operator's rules come first
-    advice: dict[Cause, str] = {}
-    for file in (*base, *extra):
-        for cause, text in file.table("advice").items():
-            if cause in _KEYS["advice"] and isinstance(text, str):
-                advice[Cause(cause)] = text
     phases = [(file, table) for file in base for table in file.tables("phase")]
     return Rules(
         engine=engine,
@@ -332,8 +333,18 @@ def _build(engine: str, base: Sequence[_File], extra: Sequence[_File]) -> Rules:
         exceptions=tuple(_exception(file, table) for file in files for table in file.tables("exception")),
         placement=next(filter(None, map(_placement, base)), None),
         ignored_import=next(filter(None, map(_ignored_import, base)), None),
-        advice=advice,
+        advice=_by_cause([*base, *extra], "advice"),
+        summary=_by_cause(base, "summary"),
     )
+
+
+def _by_cause(files: Sequence[_File], table: str) -> Mapping[Cause, str]:
+    return {
+        Cause(cause): text
+        for file in files
+        for cause, text in file.table(table).items()
+        if cause in _KEYS[table] and isinstance(text, str)
+    }
 
 
 def _of_table(files: Sequence[_File], table: str, key: str) -> tuple[Pattern, ...]:
