@@ -121,19 +121,17 @@ def plan_changes(
     rendered: Sequence[RenderedUnit], shared: Sequence[RenderedUnit], state: InstalledState, *, start: bool
 ) -> ChangeSet:
     """The changes that make the host as rendered. With `start` false, nothing is started or restarted."""
-    changes = [*_retire(state), *_remove(state)]
+    changes = _remove(state)
     writes = [*_writes(shared, state.shared), *_writes(rendered, state.units)]
-    changes += writes
-    if writes or state.obsolete or _stale(state):
-        reason = (
-            "unit files change"
-            if writes or state.obsolete
-            else "unit files changed on disk since the last reload"
-        )
+    enables = _enable(rendered, state)
+    changes += [*writes, *enables]
+    if changes or _stale(state):
+        # Enabling makes symlinks: systemd reads those, too, only when it reloads.
+        reason = "unit files change" if changes else "unit files changed on disk since the last reload"
         changes.append(Change("-", Kind.RELOAD, reason))
-    changes += _enable(rendered, state)
     if start:
         changes += _starts(rendered, state)
+    changes = [*_retire(state), *changes]
     touched = {change.unit for change in changes}
     changes += [
         Change(unit.name, Kind.KEEP, "as declared, " + _words(state.units.get(unit.name)))
@@ -283,8 +281,12 @@ def _describe_words(before: Sequence[str], after: Sequence[str]) -> str:
         elif name not in new:
             parts.append(f"{name} {old[name]} removed".replace("  ", " "))
         else:
-            parts.append(f"{name} {old[name]} -> {new[name]}".strip())
+            parts.append(f"{name} {_value(name, old[name])} -> {_value(name, new[name])}".strip())
     return ", ".join(parts) or "order of words"
+
+
+def _value(name: str, value: str) -> str:
+    return mask(f"{name} {value}").removeprefix(f"{name} ")
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:

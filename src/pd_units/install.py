@@ -96,9 +96,9 @@ class Installer:
         self._settle(prepared)
         self._place(prepared, digests)
         write_index(index)
+        self._enable(changes)
         if changes.of(Kind.RELOAD):
             self._manager.reload()
-        self._enable(changes)
         self._start(prepared)
         return index
 

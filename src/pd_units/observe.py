@@ -135,6 +135,10 @@ def unit_state(status: UnitStatus, end: EndOfLife | None) -> UnitState:
     if active is ActiveState.ACTIVATING:
         return UnitState.RESTARTING if sub.startswith("auto-restart") else UnitState.STARTING
     if active is ActiveState.DEACTIVATING:
+        if end is not None and end.requested:
+            return UnitState.STOPPED
+        if end is not None and not end.retried:
+            return UnitState.FAILED
         return UnitState.STOPPED if status.job_type == "stop" else UnitState.RESTARTING
     if status.job_id and status.job_type in ("start", "restart", "verify-active"):
         return UnitState.STARTING

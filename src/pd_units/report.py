@@ -91,15 +91,16 @@ def _warnings(unit: UnitReport) -> Sequence[dict[str, str]]:
 def failure_text(unit: UnitReport) -> str:
     """Why a unit failed: cause, advice, evidence, and the last lines of its journal."""
     state = {UnitState.READY: "failed", UnitState.STARTING: "failed"}.get(unit.state, str(unit.state))
+    hidden = not unit.end.evidence if unit.end is not None else True
     lines = [f"{unit.unit}: {state}, cause: {unit.cause}"]
     end = unit.end
-    if end is None:
-        lines.append(f"  journalctl -u {unit.unit} -n 50 shows its last lines")
-        return "\n".join(lines)
-    if end.advice:
+    if end is not None and end.advice:
         lines.append(f"  -> {end.advice}")
     if unit.state is UnitState.RESTARTING:
         lines.append("  systemd restarts it by itself")
+    if hidden or end is None:
+        lines.append(f"  journalctl -u {unit.unit} -n 50 shows its last lines, to the journal's readers")
+        return "\n".join(lines)
     shown = set()
     for row in end.evidence:
         lines.append(f"  {row['source']}: {row['text'].strip()}")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable
 
 from pd_units.adapters.files import remove, write_error
 from pd_units.changes import Change, ChangeSet, InstalledState, Kind, Ownership
 from pd_units.errors import Fault, HostError
-from pd_units.index import Index, index_path, installed_names
+from pd_units.index import index_path, installed_names
 from pd_units.install import stop_unit
 from pd_units.installed import read_installed
 from pd_units.manifest import SHARED_MANIFEST, end_operation, manifest_path, read_manifest
-from pd_units.naming import UNIT_DIR, Names
+from pd_units.naming import RUN_ROOT, SLICE, STATE_ROOT, UNIT_DIR, Names
 from pd_units.ports import ActiveState, Clock, Manager
 from pd_units.render import shipped_units
 
@@ -53,7 +54,6 @@ def plan_uninstall(names: Names, manager: Manager) -> tuple[InstalledState, Chan
 
 def uninstall(
     names: Names,
-    index: Index | None,
     changes: ChangeSet,
     manager: Manager,
     clock: Clock,
@@ -76,6 +76,8 @@ def uninstall(
         manager.reload()
     for unit in units:
         manager.reset_failed(unit)
+    if SLICE in units:
+        stop_unit(manager, clock, SLICE)
     _forget(names, purge=purge)
 
 
@@ -96,5 +98,8 @@ def _forget(names: Names, *, purge: bool) -> None:
                     place.unlink(missing_ok=True)
         if not installed_names():
             SHARED_MANIFEST.unlink(missing_ok=True)
+        for folder in (names.state_dir, STATE_ROOT, RUN_ROOT):
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # only if nothing is left in it
     except OSError as error:
         raise write_error(names.state_dir, error) from error

@@ -2,8 +2,8 @@
 
 A verdict lies in /run/pd-units/NAME/UNIT.json, world-readable, and is replaced while a unit starts: phase,
 progress, capacity, warnings, cause; no log text, which may hold secrets. The end of a life lies in
-/var/lib/pd-units/NAME/ends/UNIT.json, readable by root and the journal's readers, with its evidence. Both
-name the invocation they speak of; a reader ignores those of another one.
+/var/lib/pd-units/NAME/ends/UNIT.json, world-readable too; its log lines lie beside it in UNIT.lines.json, for
+root and the journal's readers. All name the invocation they speak of; a reader ignores those of another one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import grp
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,8 @@ from pd_units.adapters.files import read_json, write_json
 from pd_units.naming import Names
 
 _JOURNAL_GROUP = "systemd-journal"
+# Fields of an end that hold log text.
+_LINES = ("evidence", "last_lines")
 T = TypeVar("T")
 
 
@@ -91,16 +93,26 @@ def read_live(names: Names, unit: str, invocation_id: str, *, root: Path = Path(
 
 
 def write_end(names: Names, end: EndOfLife, *, root: Path = Path("/")) -> None:
-    """Record how a life ended."""
+    """Record how a life ended: what everybody may know, and its log lines for the journal's readers."""
     group, mode = None, 0o600
     with contextlib.suppress(KeyError):
         group, mode = grp.getgrnam(_JOURNAL_GROUP).gr_gid, 0o640
-    write_json(_end_path(names, end.unit, root), asdict(end), mode=mode, group=group)
+    record = asdict(end)
+    lines = {"invocation_id": end.invocation_id, **{name: record.pop(name) for name in _LINES}}
+    path = _end_path(names, end.unit, root)
+    write_json(path.with_suffix(".lines.json"), lines, mode=mode, group=group)
+    write_json(path, record)
 
 
 def read_end(names: Names, unit: str, invocation_id: str, *, root: Path = Path("/")) -> EndOfLife | None:
-    """How this invocation of a unit ended, None if it is not recorded or not readable."""
-    return _read(EndOfLife, _end_path(names, unit, root), invocation_id)
+    """How this invocation of a unit ended, None if it is not recorded; without lines one may not read."""
+    path = _end_path(names, unit, root)
+    end = _read(EndOfLife, path, invocation_id)
+    lines = read_json(path.with_suffix(".lines.json"))
+    if end is None or lines is None or lines.get("invocation_id") != invocation_id:
+        return end
+    evidence, last_lines = (tuple(lines.get(name, ())) for name in _LINES)
+    return replace(end, evidence=evidence, last_lines=last_lines)
 
 
 def read_last_end(names: Names, unit: str, *, root: Path = Path("/")) -> EndOfLife | None:

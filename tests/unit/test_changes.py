@@ -74,9 +74,9 @@ def test_a_bare_host_gets_everything_in_order():
     changes = plan_changes([rendered()], [], state(absent, target=target), start=True)
     assert kinds(changes) == [
         (Kind.WRITE, "a-prefill.service"),
-        (Kind.RELOAD, "-"),
         (Kind.ENABLE, "a-prefill.service"),
         (Kind.ENABLE, "pd-units@a.target"),
+        (Kind.RELOAD, "-"),
         (Kind.START, "a-prefill.service"),
         (Kind.START, "pd-units@a.target"),
     ]
@@ -141,7 +141,7 @@ def test_no_start_starts_nothing():
 
 def test_a_disabled_unit_is_enabled_again():
     changes = plan_changes([rendered()], [], state(installed(unit_file_state="disabled")), start=True)
-    assert kinds(changes) == [(Kind.ENABLE, "a-prefill.service")]
+    assert kinds(changes) == [(Kind.ENABLE, "a-prefill.service"), (Kind.RELOAD, "-")]
 
 
 def test_an_instance_that_is_no_longer_declared_goes():

@@ -31,7 +31,7 @@ from pd_units.prepare import (
     require_root,
     warnings_of,
 )
-from pd_units.report import changes_text, failure_text, status_text
+from pd_units.report import changes_text, status_text
 
 
 @click.command(name="install")
@@ -176,17 +176,10 @@ def _answer(done: Sequence[Installed], *, as_json: bool) -> int:
 
 
 def _text(done: Installed) -> str:
-    head = f"{done.name}: {done.result}" + (
-        f", generation {done.generation}" if done.changed else ", nothing changed"
-    )
+    what = "installed" if done.changed else "nothing to change"
+    if done.exit_code and done.report is not None:
+        return status_text([done.report])
+    head = f"{done.name}: {what}" if done.report is not None else f"{done.name}: {what}, {done.message}"
     if done.report is None:
         return head
-    lines = [head, status_text([done.report])]
-    if done.exit_code:
-        shown = "\n".join(lines)
-        lines += [
-            failure_text(unit)
-            for unit in done.report.units
-            if unit.end is not None and failure_text(unit) not in shown and unit.cause == "none"
-        ]
-    return "\n".join(lines)
+    return head + "\n" + status_text([done.report])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from pd_units.observe import UnitState
 from pd_units.ports import Clock
 from pd_units.report import progress_line
 from pd_units.waiting import DeploymentReport
@@ -26,6 +27,8 @@ class Progress:
         """Print one line for each unit whose line changed."""
         for report in reports:
             for unit in report.units:
+                if unit.state is UnitState.STARTING and unit.live is not None and unit.live.state == "ready":
+                    continue  # its watcher has just ended; systemd says so in a moment
                 self._say(unit.unit, progress_line(unit))
             if report.router is not None and report.router.detail and not report.router.ready:
                 self._say(report.index.name, f"{report.index.name}: {report.router.detail}")

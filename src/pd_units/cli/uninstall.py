@@ -48,9 +48,7 @@ def command(name: str, purge: bool, check: bool, lock_timeout: float, as_json: b
     else:
         with locked(names.state_dir / "lock", timeout_s=lock_timeout):
             _, changes = plan_uninstall(names, manager)
-            uninstall(
-                names, None, changes, manager, clock, lambda line: click.echo(line, err=True), purge=purge
-            )
+            uninstall(names, changes, manager, clock, lambda line: click.echo(line, err=True), purge=purge)
     message = f"{name} would be removed" if check else f"{name} is removed"
     obj = envelope(
         ExitCode.OK,

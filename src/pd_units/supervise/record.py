@@ -10,8 +10,9 @@ import time
 from collections.abc import Mapping
 
 from pd_units.adapters.journal import Life, LifeReader
-from pd_units.diagnosis import Classifier, Diagnosis, ExitStatus, load_rules
+from pd_units.diagnosis import NOT_RETRIED, Classifier, Diagnosis, ExitStatus, load_rules
 from pd_units.errors import PdUnitsError
+from pd_units.logtext import is_usage
 from pd_units.naming import Role, stem
 from pd_units.ports import JournalLine, Manager, UnitStatus
 from pd_units.supervise.command import EX_OK, Task, connect, say
@@ -22,18 +23,6 @@ _QUIET_S = 0.15
 _GRACE_S = 0.6
 _LOOK_S = 0.02
 _LAST_LINES = 12
-# A second or third start with the same file would fail in the same way.
-NOT_RETRIED = frozenset(
-    {
-        "bad-argument",
-        "import-error",
-        "missing-model",
-        "unsupported-model",
-        "unsupported-arch",
-        "toolchain",
-        "weights-mismatch",
-    }
-)
 
 
 def record(task: Task, environment: Mapping[str, str]) -> int:
@@ -118,6 +107,8 @@ def _read(task: Task, status: UnitStatus | None) -> tuple[Classifier, list[str]]
 
 def _worth_keeping(line: JournalLine) -> list[str]:
     if line.text.startswith("pd-units:") or "server_args=" in line.text or not line.text.strip():
+        return []
+    if is_usage(line.text):
         return []
     return [line.text.rsplit("\r", 1)[-1].rstrip()[:2000]]
 
