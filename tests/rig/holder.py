@@ -20,7 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-PR_SET_PDEATHSIG = 1  # prctl(2)
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 LIBC = ctypes.CDLL(None)
 NSPAWN_STATE = Path("/run/systemd/nspawn")  # nspawn keeps propagation directories here; hidden behind a tmpfs
 # What nspawn is started with: nothing of the caller's environment reaches the box.
@@ -106,13 +106,16 @@ class Holder:
 
     def kill(self) -> None:
         """Hard power loss: nothing in the box gets to say a word."""
-        if self.process is not None and self.process.poll() is None:
-            # The whole box at once: nspawn alone would end its payload a moment later.
-            for pid in self._leaders():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        if self.process is None or self.process.poll() is not None:
+            return
+        # PID 1 first, and with it the whole box: nspawn then reaps it and ends by itself.
+        for pid in self._leaders():
             with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
+                os.kill(pid, signal.SIGKILL)
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
 
     def _leaders(self) -> list[int]:
         assert self.process is not None
@@ -125,10 +128,17 @@ class Holder:
     def reap(self) -> None:
         assert self.process is not None
         code = self.process.wait()
+        self._reap_orphans()
         os.close(self.pidfd)
         self.pidfd, self.process = -1, None
         self.remove_cgroups()
         say("exited", rc=code)
+
+    def _reap_orphans(self) -> None:
+        """What nspawn could not reap any more is ours, as the subreaper."""
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
     def remove_cgroups(self) -> None:
         """Removes the box's cgroups; the kernel needs a moment to let go of dead processes."""
@@ -150,6 +160,7 @@ class Holder:
         self.kill()
         if self.process is not None:
             self.process.wait()
+        self._reap_orphans()
         self.remove_cgroups()
 
     def serve(self) -> None:
@@ -180,6 +191,7 @@ class Holder:
 
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` runs
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
     holder = Holder(json.loads(sys.argv[1]))
     try:
         holder.mount_root()

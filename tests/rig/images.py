@@ -104,7 +104,7 @@ def digest(*parts: object) -> str:
 
 
 @contextlib.contextmanager
-def _locked(name: str) -> Iterator[None]:
+def locked(name: str) -> Iterator[None]:
     """One builder of `name` at a time, across processes."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as lock:
@@ -142,7 +142,7 @@ def _drop_older(kind: str, keep: Path) -> None:
 def _base(suite: Suite) -> Path:
     recipe = digest(PACKAGES, BASE_SETUP)
     done = CACHE / f"base-{suite.name}-{recipe}"
-    with _locked(f"base-{suite.name}"):
+    with locked(f"base-{suite.name}"):
         if done.is_dir():
             return done
         _say(f"building the {suite.name} image (systemd {suite.systemd}), once")
@@ -183,7 +183,7 @@ def _layer(done: Path, below: Sequence[Path], wheels: Path, script: str) -> None
 
 def _python(suite: Suite, base: Path, pip: Sequence[str]) -> Path:
     done = CACHE / f"python-{suite.name}-{digest(base.name, PYTHON_SETUP, ROUTER)}"
-    with _locked(f"python-{suite.name}"):
+    with locked(f"python-{suite.name}"):
         if done.is_dir():
             return done
         _say(f"fetching the router and Ansible for Python {suite.python}, once")
@@ -220,7 +220,7 @@ def _product(suite: Suite, below: Sequence[Path], wheels: Path) -> Path:
     script = _stub_setup()
     contents = [digest_of(wheel) for wheel in sorted(wheels.glob("*.whl"))]
     done = CACHE / f"product-{suite.name}-{digest(*(layer.parent.name for layer in below), script, contents)}"
-    with _locked(f"product-{suite.name}"):
+    with locked(f"product-{suite.name}"):
         if not done.is_dir():
             _layer(done, below, wheels, script)
             _drop_older(f"product-{suite.name}", done)
