@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import os
 import re
+import resource
 import select
 import signal
 import socket
@@ -20,6 +21,7 @@ from sglang.serving import Serving
 from sglang.trouble import SITE, Trouble, signal_number
 from sglang.web import Server, fetch, listen
 
+WANTED_FILES = 65535  # what the real one raises its soft limit to
 DERIVED = ("tp", "dp", "mode", "level")  # our own names, not options
 READY = "The server is fired up and ready to roll!"
 
@@ -71,7 +73,8 @@ class Engine:
         self._check_model()
         if self.args.mode == "decode":
             self.out.line("KV cache is forced as chunk cache for decode server")
-        self.out.line("Fail to set RLIMIT_NOFILE: current limit exceeds maximum limit", "warning")
+        if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < WANTED_FILES:
+            self.out.line("Fail to set RLIMIT_NOFILE: current limit exceeds maximum limit", "warning")
         values = {key: value for key, value in vars(self.args).items() if key not in DERIVED}
         if self.newer:
             self.out.line(f"server_args={values}")
