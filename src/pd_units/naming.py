@@ -25,7 +25,7 @@ UNIT_NAME_MAX: Final = 255
 #: Longest deployment name: leaves room for `-standalone-NNN.service`.
 NAME_MAX: Final = 200
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9:_.-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _UNIT_TYPES = "service|socket|target|timer|path|mount|automount|swap|slice|scope|device"
 _UNIT = re.compile(rf"[A-Za-z0-9:_.\\-]+(@[A-Za-z0-9:_.\\-]+)?\.({_UNIT_TYPES})")
 
@@ -82,7 +82,8 @@ def name_problem(name: str) -> str | None:
     """Why `name` cannot name a deployment, or None.
 
     Narrower than systemd's own rule on purpose: `@` would make an instance of a template, a backslash
-    an escape, a leading dash an option of every command line, a leading dot a hidden directory.
+    an escape, a leading dash an option of every command line, a leading dot a hidden directory; a colon
+    splits a file from its alias in `systemd-analyze verify`.
     """
     if not name:
         return "is empty"
@@ -90,7 +91,7 @@ def name_problem(name: str) -> str | None:
         return f"is longer than {NAME_MAX} characters"
     if not _NAME.fullmatch(name):
         return (
-            "cannot be part of a unit name: letters, digits and : _ . - only, starting with a letter or digit"
+            "cannot be part of a unit name: letters, digits and _ . - only, starting with a letter or digit"
         )
     return None
 

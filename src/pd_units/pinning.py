@@ -197,6 +197,10 @@ class Placer:
         """(CUDA_VISIBLE_DEVICES, --base-gpu-id, --gpu-id-step)."""
         where = f"{instance.where}.gpus"
         if engine.pin is Pin.BASE_GPU_ID:
+            for name in ("base-gpu-id", "gpu-id-step"):
+                if name in instance.args or name in engine.args:
+                    what = f"the option {name} would override gpus"
+                    self.faults.append(Fault(where, what, 'pd-units sets it under pin = "base-gpu-id"'))
             first, rest = instance.gpus[0], instance.gpus[1:]
             step = rest[0] - first if rest else 1
             if step < 1 or list(instance.gpus) != list(range(first, first + step * len(instance.gpus), step)):

@@ -13,7 +13,8 @@ from pd_units.errors import DeploymentError, ExitCode, Fault
 from pd_units.model_types import Deployment, Instance
 from pd_units.naming import SLICE, Names, Role, stem
 from pd_units.pinning import Placer, check_gpus_together
-from pd_units.plan_argv import engine_lines, router_lines, url_of
+from pd_units.plan_argv import engine_lines, engine_options, router_lines, url_of
+from pd_units.plan_checks import check_options
 from pd_units.plan_environment import backend_environment, router_environment
 from pd_units.topology import HostTopology
 
@@ -155,8 +156,10 @@ class _Planner:
         unit = deployment.unit_of(instance)
         placement = self.placer.place(deployment.engine, instance)
         program = Program.engine(self.host.engine_version)
-        lines = engine_lines(deployment, instance, program, placement)
+        options = engine_options(deployment, instance, program, placement)
         self._collect(program)
+        for misfit in check_options(instance, options, placement, deployment.engine.pin):
+            (self.placer.faults if misfit.fatal else self.placer.warnings).append(misfit.fault)
         url = url_of(_host_option(instance, deployment), instance.port)
         start_s = round(readiness.timeout_s) + _MARGIN_S
         steps = 4 if self.host.systemd_version >= 254 else None
@@ -170,7 +173,7 @@ class _Planner:
             description=self._description(instance),
             target=deployment.names.target,
             user=deployment.engine.user,
-            exec_start=lines,
+            exec_start=engine_lines(deployment.engine, options),
             environment=backend_environment(deployment, instance, placement),
             environment_files=deployment.engine.environment_files,
             gpus=instance.gpus,

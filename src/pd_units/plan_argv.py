@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pd_units.engines.options import Program
-from pd_units.model_types import ArgValue, Deployment, Instance
+from pd_units.model_types import ArgValue, Deployment, Engine, Instance
 from pd_units.naming import Role
 from pd_units.pinning import Placement
+from pd_units.plan_checks import default_tensor_parallel_size
 from pd_units.plan_environment import transfer_backend
 
 Lines = tuple[tuple[str, ...], ...]
@@ -36,13 +37,15 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def engine_lines(deployment: Deployment, instance: Instance, program: Program, placement: Placement) -> Lines:
-    """argv of a backend, an option and its values a line."""
+def engine_options(
+    deployment: Deployment, instance: Instance, program: Program, placement: Placement
+) -> dict[str, ArgValue]:
+    """Options of a backend: what pd-units derives, then the file's own, which win."""
     engine = deployment.engine
     declared = program.resolve(((f"{instance.where}.args", instance.args), ("engine.args", engine.args)))
     host = str(declared.get("host", "127.0.0.1"))
     options: dict[str, ArgValue] = {"model-path": engine.model, "host": host, "port": instance.port}
-    options["tensor-parallel-size"] = len(instance.gpus)
+    options["tensor-parallel-size"] = default_tensor_parallel_size(declared, len(instance.gpus))
     if placement.base_gpu_id is not None:
         options["base-gpu-id"] = placement.base_gpu_id
     if placement.gpu_id_step is not None:
@@ -53,10 +56,13 @@ def engine_lines(deployment: Deployment, instance: Instance, program: Program, p
         if instance.bootstrap_port is not None:
             options["disaggregation-bootstrap-port"] = instance.bootstrap_port
     if instance.dist_init_port is not None:
-        # the host on which prefill then opens its bootstrap port, and decode dials the host of its URL
-        address = url_of(host, instance.dist_init_port).removeprefix("http://")
-        options["dist-init-addr"] = address
-    options |= declared
+        # prefill opens its bootstrap port on this address's host, and decode dials the host of its URL
+        options["dist-init-addr"] = url_of(host, instance.dist_init_port).removeprefix("http://")
+    return options | declared
+
+
+def engine_lines(engine: Engine, options: dict[str, ArgValue]) -> Lines:
+    """argv of a backend, an option and its values a line."""
     return ((engine.python, "-m", "sglang.launch_server"), *option_lines(options))
 
 
