@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from rig.host import debian_mirror
 
@@ -73,6 +74,7 @@ if ls /mnt/pd_units-*.whl >/dev/null 2>&1; then
 fi
 """
 )
+_MARKS: list[IO[str]] = []  # held until the process ends
 
 
 @dataclass(frozen=True)
@@ -132,17 +134,33 @@ def _fresh(path: Path) -> Path:
     return partial
 
 
+def _in_use(layer: Path) -> None:
+    """Marks a layer as used by this process until it ends, so that no other one drops it."""
+    mark = layer.with_name(f"{layer.name}.used").open("w")
+    fcntl.flock(mark, fcntl.LOCK_SH)
+    _MARKS.append(mark)
+
+
 def _drop_older(kind: str, keep: Path) -> None:
-    """Removes layers of the same kind and suite made of other things: the cache holds one of each."""
+    """Removes layers of the same kind made of other things, but for those that somebody still uses."""
     for old in CACHE.glob(f"{kind}-*"):
-        if old.is_dir() and old != keep:
+        if not old.is_dir() or old == keep or old.suffix:
+            continue
+        mark = old.with_name(f"{old.name}.used")
+        with mark.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
             shutil.rmtree(old, ignore_errors=True)
+            mark.unlink(missing_ok=True)
 
 
 def _base(suite: Suite) -> Path:
     recipe = digest(PACKAGES, BASE_SETUP)
     done = CACHE / f"base-{suite.name}-{recipe}"
     with locked(f"base-{suite.name}"):
+        _in_use(done)
         if done.is_dir():
             return done
         _say(f"building the {suite.name} image (systemd {suite.systemd}), once")
@@ -184,6 +202,7 @@ def _layer(done: Path, below: Sequence[Path], wheels: Path, script: str) -> None
 def _python(suite: Suite, base: Path, pip: Sequence[str]) -> Path:
     done = CACHE / f"python-{suite.name}-{digest(base.name, PYTHON_SETUP, ROUTER)}"
     with locked(f"python-{suite.name}"):
+        _in_use(done)
         if done.is_dir():
             return done
         _say(f"fetching the router and Ansible for Python {suite.python}, once")
@@ -221,6 +240,7 @@ def _product(suite: Suite, below: Sequence[Path], wheels: Path) -> Path:
     contents = [digest_of(wheel) for wheel in sorted(wheels.glob("*.whl"))]
     done = CACHE / f"product-{suite.name}-{digest(*(layer.parent.name for layer in below), script, contents)}"
     with locked(f"product-{suite.name}"):
+        _in_use(done)
         if not done.is_dir():
             _layer(done, below, wheels, script)
             _drop_older(f"product-{suite.name}", done)
