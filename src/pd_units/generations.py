@@ -1,15 +1,85 @@
-"""What was installed when: `/var/lib/pd-units/NAME/generations/N/` keeps the deployment file, the units and
-the outcome of each install that changed something. Readable by root only."""
+"""What was installed when, and what came of it: `/var/lib/pd-units/NAME/generations/N/`, for root only.
+
+A generation holds the deployment file, the units and the index as installed, and its outcome. It is *good* if
+it became ready and no unit of it died within the first minute after that. Rollback goes to a good one.
+"""
 
 from __future__ import annotations
 
+import datetime
+import hashlib
+import shutil
+import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pd_units.adapters.files import read_json, write_atomic, write_json
-from pd_units.naming import Names
+from pd_units.adapters.files import read_json, write_atomic, write_error, write_json
+from pd_units.errors import HostError
+from pd_units.index import Index, index_from_json, index_to_json
+from pd_units.naming import Names, Role
 from pd_units.render import RenderedUnit
+
+# A life that ends by itself within this time after it was ready makes its generation unstable.
+STABLE_S = 60.0
+_KEPT = 10
+
+
+class Result(StrEnum):
+    """What came of an install."""
+
+    INTERRUPTED = "interrupted"
+    INSTALLED = "installed"
+    READY = "ready"
+    FAILED = "failed"
+    NOT_READY = "not-ready"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One generation. Times are seconds since the epoch; `content` is a digest of its units' texts."""
+
+    number: int
+    began: float
+    result: Result
+    content: str
+    ended: float | None = None
+    message: str = ""
+    changes: tuple[str, ...] = ()
+    seconds_to_ready: float | None = None
+    rolled_back: bool = False
+    failed_units: tuple[Mapping[str, Any], ...] = ()
+    crashes: tuple[Mapping[str, Any], ...] = field(default=())
+
+    @property
+    def good(self) -> bool:
+        """Whether it is worth going back to."""
+        return self.result is Result.READY and not self.crashes
+
+    def to_json(self, *, current: bool) -> dict[str, Any]:
+        """The object of `history`."""
+        return {
+            "generation": self.number,
+            "current": current,
+            "began": iso(self.began),
+            "ended": iso(self.ended) if self.ended is not None else None,
+            "result": str(self.result),
+            "good": self.good,
+            "rolled_back": self.rolled_back,
+            "seconds_to_ready": self.seconds_to_ready,
+            "message": self.message,
+            "changes": list(self.changes),
+            "failed_units": [dict(unit) for unit in self.failed_units],
+            "crashes": [dict(crash) for crash in self.crashes],
+        }
+
+
+def iso(seconds: float) -> str:
+    """A moment as text, in UTC."""
+    moment = datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC)
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def generations_dir(names: Names) -> Path:
@@ -18,35 +88,148 @@ def generations_dir(names: Names) -> Path:
 
 
 def numbers(names: Names) -> tuple[int, ...]:
-    """The generations kept, oldest first."""
+    """The generations kept, oldest first; none for a user who may not look."""
     folder = generations_dir(names)
-    if not folder.is_dir():
+    try:
+        return tuple(sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit()))
+    except (FileNotFoundError, PermissionError):
         return ()
-    return tuple(sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit()))
 
 
-def next_number(names: Names) -> int:
-    """The number of the next generation, from 1."""
-    return max(numbers(names), default=0) + 1
+def content_digest(units: Iterable[RenderedUnit]) -> str:
+    """A digest of what would be installed."""
+    joined = "\0".join(f"{unit.name}\0{unit.text}" for unit in sorted(units, key=lambda each: each.name))
+    return hashlib.sha256(joined.encode()).hexdigest()
 
 
 def write_generation(
-    names: Names, number: int, text: str, units: Iterable[RenderedUnit], *, wall: float
+    index: Index, text: str, units: Iterable[RenderedUnit], changes: Iterable[str], *, wall: float
 ) -> None:
-    """Keep what is about to be installed. Raises: HostError 32."""
-    folder = generations_dir(names)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    folder.chmod(0o700)
-    place = folder / str(number)
+    """Keep what is about to be installed, as interrupted until it ended. Raises: HostError 32."""
+    units = tuple(units)
+    place = _place(index.names, index.generation)
+    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    place.parent.chmod(0o700)
     for unit in units:
         write_atomic(place / "units" / unit.name, unit.text, mode=0o600)
     write_atomic(place / "deployment.toml", text, mode=0o600)
-    write_json(
-        place / "outcome.json", {"generation": number, "began": wall, "result": "interrupted"}, mode=0o600
-    )
+    write_json(place / "index.json", index_to_json(index), mode=0o600)
+    outcome = {
+        "began": wall,
+        "result": str(Result.INTERRUPTED),
+        "content": content_digest(units),
+        "changes": list(changes),
+    }
+    write_json(place / "outcome.json", outcome, mode=0o600)
 
 
-def write_outcome(names: Names, number: int, outcome: Mapping[str, Any]) -> None:
+def write_outcome(names: Names, number: int, **outcome: Any) -> None:
     """Record how a generation's install ended. Raises: HostError 32."""
-    path = generations_dir(names) / str(number) / "outcome.json"
-    write_json(path, {**(read_json(path) or {}), **outcome}, mode=0o600)
+    path = _place(names, number) / "outcome.json"
+    if path.parent.is_dir():
+        write_json(path, {**(read_json(path) or {}), **outcome}, mode=0o600)
+
+
+def note_crash(names: Names, number: int, unit: str, cause: str) -> None:
+    """Record that a unit of a generation died soon after it was ready. Raises: HostError 32."""
+    place = _place(names, number)
+    if place.is_dir():
+        crash = {"unit": unit, "cause": cause, "at": time.time()}
+        write_json(place / f"crash-{unit}.json", crash, mode=0o600)
+
+
+def read_generation(names: Names, number: int) -> Generation | None:
+    """A generation, None if it is not kept, not readable or damaged."""
+    place = _place(names, number)
+    value = read_json(place / "outcome.json")
+    if value is None:
+        return None
+    try:
+        crashes = tuple(crash for path in sorted(place.glob("crash-*.json")) if (crash := read_json(path)))
+        return Generation(
+            number=number,
+            began=float(value["began"]),
+            ended=value.get("ended"),
+            result=Result(value["result"]),
+            content=str(value.get("content", "")),
+            message=str(value.get("message", "")),
+            changes=tuple(value.get("changes", ())),
+            seconds_to_ready=value.get("seconds_to_ready"),
+            rolled_back=bool(value.get("rolled_back", False)),
+            failed_units=tuple(value.get("failed_units", ())),
+            crashes=crashes,
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def read_generations(names: Names) -> tuple[Generation, ...]:
+    """Every generation that can be read, oldest first."""
+    found = (read_generation(names, number) for number in numbers(names))
+    return tuple(generation for generation in found if generation is not None)
+
+
+def last_good(names: Names, *, other_than: int) -> Generation | None:
+    """The newest good generation before `other_than`."""
+    good = [g for g in read_generations(names) if g.good and g.number < other_than]
+    return good[-1] if good else None
+
+
+def stored_units(names: Names, number: int) -> tuple[RenderedUnit, ...]:
+    """The services of a generation. Raises: HostError 32 if it is not kept or damaged."""
+    index = stored_index(names, number)
+    roles = {unit.unit: unit.role for unit in index.units}
+    folder = _place(names, number) / "units"
+    units = []
+    for unit in index.units:
+        try:
+            text = (folder / unit.unit).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise _damaged(names, number, f"{folder / unit.unit}: {error}") from error
+        units.append(RenderedUnit(name=unit.unit, text=text, role=Role(roles[unit.unit])))
+    return tuple(units)
+
+
+def stored_index(names: Names, number: int) -> Index:
+    """The index of a generation. Raises: HostError 32 if it is not kept or damaged."""
+    path = _place(names, number) / "index.json"
+    value = read_json(path)
+    if value is None:
+        raise _damaged(names, number, f"{path} is missing or damaged")
+    return index_from_json(value, source=str(path))
+
+
+def stored_text(names: Names, number: int) -> str:
+    """The deployment file of a generation. Raises: HostError 32."""
+    path = _place(names, number) / "deployment.toml"
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _damaged(names, number, f"{path}: {error}") from error
+
+
+def prune(names: Names, *, keep: Iterable[int]) -> None:
+    """Remove old generations: all but the newest ten good ones, the newest others, and those to `keep`."""
+    everything = read_generations(names)
+    good = [generation.number for generation in everything if generation.good][-_KEPT:]
+    others = [generation.number for generation in everything if not generation.good][-_KEPT:]
+    kept = {*good, *others, *keep}
+    for number in numbers(names):
+        if number not in kept:
+            try:
+                shutil.rmtree(_place(names, number))
+            except OSError as error:
+                raise write_error(_place(names, number), error) from error
+
+
+def _place(names: Names, number: int) -> Path:
+    return generations_dir(names) / str(number)
+
+
+def _damaged(names: Names, number: int, detail: str) -> HostError:
+    kept = ", ".join(str(each) for each in numbers(names)) or "none"
+    return HostError(
+        f"generation {number} of {names.deployment} cannot be used",
+        detail=f"{detail}; kept: {kept}",
+        hint=f"pd-units history {names.deployment} shows them; --to N takes another one",
+    )

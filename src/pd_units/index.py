@@ -86,9 +86,14 @@ def index_path(names: Names) -> Path:
     return names.state_dir / "index.json"
 
 
+def index_to_json(index: Index) -> dict[str, Any]:
+    """The index as it is kept."""
+    return {"schema": SCHEMA, **asdict(index)}
+
+
 def write_index(index: Index) -> None:
     """Write the index, readable by everybody. Raises: HostError 32."""
-    write_json(index_path(index.names), {"schema": SCHEMA, **asdict(index)})
+    write_json(index_path(index.names), index_to_json(index))
 
 
 def read_index(name: str) -> Index | None:
@@ -106,6 +111,12 @@ def read_index(name: str) -> Index | None:
             detail="it is not a JSON object",
             hint="run `pd-units install` again: it writes it anew",
         )
+    return index_from_json(value, source=str(path))
+
+
+def index_from_json(value: dict[str, Any], *, source: str) -> Index:
+    """The index that was kept. Raises: HostError 32 if it is newer than this pd-units, or damaged."""
+    path = source
     if value.get("schema", 0) > SCHEMA:
         raise HostError(
             f"{path} was written by a newer pd-units",

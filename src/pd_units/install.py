@@ -6,15 +6,24 @@ tell what an interrupted one left undone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from pd_units.adapters.files import remove, write_atomic
-from pd_units.changes import ChangeSet, Kind
+from pd_units.adapters.files import read_json, remove, write_atomic, write_json
+from pd_units.changes import ChangeSet, InstalledState, Kind
 from pd_units.errors import ExitCode, HostError, PdUnitsError
-from pd_units.generations import next_number, numbers, write_generation, write_outcome
-from pd_units.index import Index, index_of, write_index
+from pd_units.generations import (
+    Result,
+    content_digest,
+    numbers,
+    prune,
+    read_generation,
+    write_generation,
+    write_outcome,
+)
+from pd_units.index import Index, write_index
 from pd_units.manifest import (
     SHARED_MANIFEST,
     Operation,
@@ -23,12 +32,14 @@ from pd_units.manifest import (
     end_operation,
     manifest_path,
     read_manifest,
+    read_operation,
     write_manifest,
 )
 from pd_units.naming import UNIT_DIR, Names
 from pd_units.observe import UnitReport, UnitState
 from pd_units.ports import ActiveState, Clock, Manager
-from pd_units.prepare import Prepared
+from pd_units.render import RenderedUnit
+from pd_units.schedule import Do, Step, schedule
 from pd_units.verdicts import EndOfLife, read_last_end
 from pd_units.waiting import DeploymentReport, Outcome, Watcher, wait_until_ready
 
@@ -40,8 +51,27 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What is to be on the host, the host as it is, and the changes between the two."""
+
+    index: Index
+    text: str
+    rendered: tuple[RenderedUnit, ...]
+    shared: tuple[RenderedUnit, ...]
+    state: InstalledState
+    changes: ChangeSet
+    kind: str = "install"
+    force: bool = False
+
+    @property
+    def names(self) -> Names:
+        """The deployment's names."""
+        return self.index.names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """What came of an install."""
+    """What came of an install or a rollback. `failed` is the generation that was rolled back."""
 
     name: str
     generation: int
@@ -50,6 +80,7 @@ class Installed:
     exit_code: ExitCode
     message: str
     report: DeploymentReport | None = None
+    failed: Mapping[str, Any] | None = None
 
     @property
     def changed(self) -> bool:
@@ -59,113 +90,175 @@ class Installed:
     def to_json(self) -> dict[str, Any]:
         """The contract's object."""
         units = self.report.to_json()["units"] if self.report is not None else []
-        return {
+        value: dict[str, Any] = {
             "name": self.name,
             "generation": self.generation,
             "result": self.result,
             "changes": [change.to_json() for change in self.changes.changes],
             "units": units,
         }
+        if self.failed is not None:
+            value["failed"] = dict(self.failed)
+        return value
+
+
+def next_number(names: Names, rendered: Sequence[RenderedUnit], changes: ChangeSet, current: int) -> int:
+    """The generation that an install would be.
+
+    A new number where files change; the interrupted install's own where it is finished; else the current one.
+    """
+    operation = read_operation(names)
+    if operation is not None and operation.generation:
+        begun = read_generation(names, operation.generation)
+        if begun is not None and begun.content == content_digest(rendered):
+            return operation.generation
+    if current and not changes.of(Kind.WRITE, Kind.REMOVE):
+        return current
+    return max((*numbers(names), current), default=0) + 1
 
 
 class Installer:
     """Applies the changes of one deployment to the host."""
 
-    def __init__(self, manager: Manager, clock: Clock, say: Say) -> None:
-        self._manager, self._clock, self._say = manager, clock, say
+    def __init__(
+        self, manager: Manager, clock: Clock, say: Say, seen: Watcher, *, timeout_s: float | None = None
+    ) -> None:
+        self._manager, self._clock, self._say, self._seen = manager, clock, say, seen
+        self._timeout_s = timeout_s
 
-    def apply(self, prepared: Prepared) -> Index:
-        """Make the changes, without waiting for readiness; the new index.
+    def apply(self, goal: Goal, *, wait: bool = True) -> Outcome:
+        """Make the changes, and with `wait` wait until the deployment is ready, or has failed.
 
         Raises: HostError 30, 31, 32; the operation record then stays, for the next call.
         """
-        names, changes = prepared.names, prepared.changes
-        number = self._generation(prepared)
-        index = index_of(prepared.plan, generation=number)
-        if not changes.changed:
-            return index
-        digests = {unit.name: digest(unit.text) for unit in prepared.rendered}
-        restart = {unit: _invocation(prepared, unit) for unit in changes.units(Kind.RESTART)}
-        begin_operation(
-            names,
-            Operation(
-                kind="install", generation=number, began=self._clock.wall(), restart=restart, digests=digests
-            ),
+        began = self._clock.wall()
+        try:
+            if goal.changes.changed:
+                self._place_all(goal)
+            return self._run(goal, began, wait=wait)
+        except PdUnitsError as error:
+            raise _broke_off(goal, error) from error
+
+    def _place_all(self, goal: Goal) -> None:
+        names, changes = goal.names, goal.changes
+        number = goal.index.generation
+        if goal.kind == "install" and changes.of(Kind.WRITE, Kind.REMOVE):
+            reasons = [f"{c.kind} {c.unit}: {c.reason}" for c in changes.changes if c.kind is not Kind.KEEP]
+            write_generation(goal.index, goal.text, goal.rendered, reasons, wall=self._clock.wall())
+        digests = {unit.name: digest(unit.text) for unit in goal.rendered}
+        restart = {unit: _invocation(goal, unit) for unit in changes.units(Kind.RESTART)}
+        pending = read_operation(names)
+        if pending is not None:
+            restart = {**dict(pending.restart), **restart}
+        operation = Operation(
+            kind=goal.kind, generation=number, began=self._clock.wall(), restart=restart, digests=digests
         )
-        self._retire(changes)
-        self._settle(prepared)
-        self._place(prepared, digests)
-        write_index(index)
-        self._enable(changes)
+        begin_operation(names, operation)
+        self._retire(goal)
+        self._settle(goal)
+        self._place(goal, digests)
+        write_index(goal.index)
+        if changes.units(Kind.ENABLE):
+            self._manager.enable(list(changes.units(Kind.ENABLE)))
         if changes.of(Kind.RELOAD):
             self._manager.reload()
-        self._start(prepared)
-        return index
 
-    def _generation(self, prepared: Prepared) -> int:
-        names, changes = prepared.names, prepared.changes
-        if not changes.of(Kind.WRITE, Kind.REMOVE) and numbers(names):
-            return numbers(names)[-1]
-        number = next_number(names)
-        if changes.changed:
-            write_generation(names, number, prepared.source.text, prepared.rendered, wall=self._clock.wall())
-        return number
-
-    def _retire(self, changes: ChangeSet) -> None:
-        for unit in changes.units(Kind.RETIRE):
+    def _retire(self, goal: Goal) -> None:
+        units = goal.changes.units(Kind.RETIRE)
+        if not units:
+            return
+        path = retired_path(goal.names)
+        before = read_json(path) or {}
+        for unit in units:
+            status = goal.state.retired[unit]
+            before[unit] = {
+                "active": status.active_state is ActiveState.ACTIVE,
+                "enabled": status.unit_file_state == "enabled",
+            }
+        write_json(path, before)
+        for unit in units:
             self._say(f"retiring {unit}")
             stop_unit(self._manager, self._clock, unit)
             self._manager.disable([unit])
 
-    def _settle(self, prepared: Prepared) -> None:
+    def _settle(self, goal: Goal) -> None:
         """Stop what is removed, and what fails or waits for an automatic restart: that would run the new
         file by itself, halfway through."""
-        changes = prepared.changes
+        changes = goal.changes
         for unit in changes.units(Kind.STOP):
             stop_unit(self._manager, self._clock, unit)
         written = set(changes.units(Kind.WRITE))
-        for name, installed in prepared.state.units.items():
+        for name, installed in goal.state.units.items():
             status = installed.status
             if name in written and status is not None and status.sub_state.startswith("auto-restart"):
                 stop_unit(self._manager, self._clock, name)
         if changes.units(Kind.DISABLE):
             self._manager.disable(list(changes.units(Kind.DISABLE)))
 
-    def _place(self, prepared: Prepared, digests: dict[str, str]) -> None:
-        names, changes = prepared.names, prepared.changes
-        shared = {unit.name: unit for unit in prepared.shared}
-        texts = {unit.name: unit.text for unit in (*prepared.rendered, *prepared.shared)}
+    def _place(self, goal: Goal, digests: Mapping[str, str]) -> None:
+        names, changes = goal.names, goal.changes
+        texts = {unit.name: unit.text for unit in (*goal.rendered, *goal.shared)}
         for unit in changes.units(Kind.WRITE):
             self._say(f"writing {UNIT_DIR / unit}")
             write_atomic(UNIT_DIR / unit, texts[unit])
         for unit in changes.units(Kind.REMOVE):
+            self._say(f"removing {UNIT_DIR / unit}")
             remove(UNIT_DIR / unit)
-        common = read_manifest(SHARED_MANIFEST) | {name: digest(unit.text) for name, unit in shared.items()}
-        write_manifest(SHARED_MANIFEST, common)
+        common = {unit.name: digest(unit.text) for unit in goal.shared}
+        write_manifest(SHARED_MANIFEST, {**read_manifest(SHARED_MANIFEST), **common})
         write_manifest(manifest_path(names), digests)
-        write_atomic(names.state_dir / "deployment.toml", prepared.source.text, mode=0o600)
+        write_atomic(names.state_dir / "deployment.toml", goal.text, mode=0o600)
 
-    def _enable(self, changes: ChangeSet) -> None:
-        units = list(changes.units(Kind.ENABLE))
-        if units:
-            self._manager.enable(units)
+    def _run(self, goal: Goal, began: float, *, wait: bool) -> Outcome:
+        """Take the steps; the outcome of the last wait, or of the first that did not end well."""
+        for unit in goal.changes.units(Kind.START, Kind.RESTART):
+            self._manager.reset_failed(unit)
+        reasons = {change.unit: change.reason for change in goal.changes.of(Kind.START, Kind.RESTART)}
+        for step in schedule(goal.changes, goal.rendered, goal.state, force=goal.force):
+            self._take(step, reasons)
+            if step.wait and wait:
+                outcome = self._wait(goal, began, only=step.units)
+                if outcome.exit_code:
+                    return outcome
+        if not wait:
+            return Outcome(exit_code=ExitCode.OK, message="installed; not waited for readiness", reports=())
+        return self._wait(goal, began)
 
-    def _start(self, prepared: Prepared) -> None:
-        """Queue every start at once: systemd orders the router after its backends, and its gate waits."""
-        order = [unit.name for unit in prepared.rendered]
-        for change in prepared.changes.of(Kind.START, Kind.RESTART):
-            if change.unit in order:
-                self._manager.reset_failed(change.unit)
-        for change in prepared.changes.of(Kind.START, Kind.RESTART):
-            self._say(f"{change.kind}ing {change.unit}: {change.reason}")
-            if change.kind is Kind.RESTART:
-                self._manager.restart(change.unit)
+    def _take(self, step: Step, reasons: Mapping[str, str]) -> None:
+        for unit in step.units:
+            if step.do is Do.STOP:
+                self._say(f"stopping {unit}: {reasons.get(unit, '')}")
+                stop_unit(self._manager, self._clock, unit)
+            elif step.do is Do.RESTART:
+                self._say(f"restarting {unit}: {reasons.get(unit, '')}")
+                self._manager.restart(unit)
             else:
-                self._manager.start(change.unit)
+                self._say(f"starting {unit}: {reasons.get(unit, '')}")
+                self._manager.start(unit)
+
+    def _wait(self, goal: Goal, began: float, *, only: Sequence[str] = ()) -> Outcome:
+        started = goal.changes.units(Kind.START, Kind.RESTART)
+        failing = FirstFailure(goal.names, only or started, began)
+        total_s = self._timeout_s if self._timeout_s is not None else 2 * goal.index.timeout_s + ROUTER_S
+        return wait_until_ready(
+            self._manager,
+            [goal.index],
+            timeout_s=total_s,
+            clock=self._clock,
+            seen=self._seen,
+            selected=(lambda unit: unit.unit in only) if only else (lambda _unit: True),
+            failing=failing,
+            end_of=failing.end,
+        )
 
 
-def _invocation(prepared: Prepared, unit: str) -> str:
-    status = prepared.state.units[unit].status
+def retired_path(names: Names) -> Path:
+    """Where it is kept what was retired, and how it was before."""
+    return names.state_dir / "retired.json"
+
+
+def _invocation(goal: Goal, unit: str) -> str:
+    status = goal.state.units[unit].status
     return status.invocation_id if status is not None else ""
 
 
@@ -215,54 +308,68 @@ class FirstFailure:
         return last if last is not None and last.ended >= self._since else None
 
 
-def wait_for(
-    prepared: Prepared,
-    index: Index,
-    manager: Manager,
-    clock: Clock,
-    seen: Watcher,
-    *,
-    timeout_s: float | None,
-    since_wall: float,
-) -> Outcome:
-    """Wait until the deployment is ready, up to its first failed start."""
-    started = prepared.changes.units(Kind.START, Kind.RESTART)
-    failing = FirstFailure(prepared.names, started, since_wall)
-    total_s = timeout_s if timeout_s is not None else 2 * index.timeout_s + ROUTER_S
-    return wait_until_ready(
-        manager, [index], timeout_s=total_s, clock=clock, seen=seen, failing=failing, end_of=failing.end
-    )
-
-
-def conclude(prepared: Prepared, index: Index, outcome: Outcome, clock: Clock) -> Installed:
-    """Record how the install ended, and end the operation."""
-    result = {ExitCode.OK: "ready", ExitCode.NOT_READY: "not-ready"}.get(outcome.exit_code, "failed")
-    changed = prepared.changes.changed
-    if changed:
-        write_outcome(
-            prepared.names,
-            index.generation,
-            {"result": result, "ended": clock.wall(), "message": outcome.message},
+def conclude(goal: Goal, outcome: Outcome, clock: Clock, *, waited: bool = True) -> Installed:
+    """Record how an install ended, and end the operation."""
+    result = Result.INSTALLED
+    if waited:
+        result = {ExitCode.OK: Result.READY, ExitCode.NOT_READY: Result.NOT_READY}.get(
+            outcome.exit_code, Result.FAILED
         )
-    end_operation(prepared.names)
+    report = outcome.reports[0] if outcome.reports else None
+    kept = read_generation(goal.names, goal.index.generation)
+    known_good = kept is not None and kept.result is Result.READY
+    if (goal.changes.changed and goal.kind == "install") or not known_good:
+        units = report.to_json()["units"] if report is not None and outcome.exit_code else []
+        write_outcome(
+            goal.names,
+            goal.index.generation,
+            result=str(result),
+            ended=clock.wall(),
+            message=outcome.message,
+            seconds_to_ready=_seconds(report),
+            failed_units=[unit for unit in units if unit["cause"] != "none"],
+        )
+    end_operation(goal.names)
+    prune(goal.names, keep=(goal.index.generation,))
+    unchanged = not goal.changes.changed and result in (Result.READY, Result.INSTALLED)
     return Installed(
-        name=index.name,
-        generation=index.generation,
-        result=result if changed or result != "ready" else "unchanged",
-        changes=prepared.changes,
+        name=goal.index.name,
+        generation=goal.index.generation,
+        result="unchanged" if unchanged else str(result),
+        changes=goal.changes,
         exit_code=outcome.exit_code,
         message=outcome.message,
-        report=outcome.reports[0] if outcome.reports else None,
+        report=report,
     )
 
 
-def left_undone(prepared: Prepared, error: PdUnitsError) -> HostError:
-    """The error of an install that broke off, with where it stands."""
+def _seconds(report: DeploymentReport | None) -> float | None:
+    if report is None or report.state is not UnitState.READY:
+        return None
+    return max((unit.seconds_to_ready or 0.0 for unit in report.units), default=None)
+
+
+def _broke_off(goal: Goal, error: PdUnitsError) -> HostError:
+    """The error of a change that broke off, with where it stands."""
+    undone = f"the {goal.kind} of {goal.index.name} broke off: `pd-units install` finishes what is left"
     return HostError(
         error.brief,
         detail=error.detail,
-        hint=(error.hint + "; " if error.hint else "")
-        + f"the install of {prepared.names.deployment} broke off: run it again, it finishes what is left",
+        hint=f"{error.hint}; {undone}" if error.hint else undone,
         faults=error.faults,
         exit_code=error.exit_code,
+    )
+
+
+def with_failed(installed: Installed, *, exit_code: ExitCode, message: str, failed: Installed) -> Installed:
+    """The story of a rollback: what is restored, beside what had failed."""
+    units = failed.report.to_json()["units"] if failed.report is not None else []
+    story = {"generation": failed.generation, "message": failed.message, "units": units}
+    return replace(
+        installed,
+        exit_code=exit_code,
+        message=message,
+        changes=failed.changes,
+        failed=story,
+        result="rolled-back" if exit_code is ExitCode.ROLLED_BACK else "rollback-failed",
     )

@@ -66,7 +66,7 @@ class UnitReport:
     @property
     def phase(self) -> str | None:
         """What it is doing, or was doing when it ended."""
-        if self.state is UnitState.STARTING and self.status.job_id and not self.status.main_pid:
+        if self.state is UnitState.STARTING and self.status.active_state is ActiveState.INACTIVE:
             return self.live.phase if self.live is not None else "queued"
         source = self.live or self.end
         return source.phase if source is not None else None
@@ -104,10 +104,14 @@ class UnitReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterView:
-    """The router as a client sees it now: `/readiness`, and whether a generation came through it."""
+    """The router as a client sees it now: `/readiness`, and whether a generation came through it.
+
+    `asked` says whether it was asked at all: a router that has not started is not.
+    """
 
     unit: str
     ready: bool
+    asked: bool = True
     workers: Mapping[str, Any] = field(default_factory=dict)
     smoke: str = "not needed"
     detail: str = ""

@@ -9,16 +9,18 @@ from pathlib import Path
 
 from pd_units.adapters.dbus import SystemdManager
 from pd_units.adapters.host import host_facts, verify_units
-from pd_units.changes import ChangeSet, InstalledState, Kind, plan_changes
+from pd_units.changes import ChangeSet, Kind, plan_changes
 from pd_units.errors import DeploymentError, ExitCode, Fault, HostError
-from pd_units.index import installed_names, read_index
+from pd_units.index import index_of, installed_names, read_index
+from pd_units.install import Goal, next_number
 from pd_units.installed import read_installed, refuse_foreign
 from pd_units.model import Deployment, check_together, lint, parse_deployment
 from pd_units.naming import CONFIG_DIR, Names
 from pd_units.plan import Plan, make_plan
 from pd_units.ports import Manager
 from pd_units.preflight import Check, Subject, require, run_checks
-from pd_units.render import RenderedUnit, render_units, shipped_units
+from pd_units.render import render_units, shipped_units
+from pd_units.schedule import drained_router
 from pd_units.topology import HostTopology
 
 
@@ -37,11 +39,13 @@ class Prepared:
 
     source: Source
     plan: Plan
-    rendered: tuple[RenderedUnit, ...]
-    shared: tuple[RenderedUnit, ...]
-    state: InstalledState
-    changes: ChangeSet
+    goal: Goal
     checks: tuple[Check, ...]
+
+    @property
+    def changes(self) -> ChangeSet:
+        """What installing it changes."""
+        return self.goal.changes
 
     @property
     def names(self) -> Names:
@@ -56,6 +60,7 @@ class Choices:
     skip: frozenset[str] = frozenset()
     adopt: bool = False
     start: bool = True
+    force: bool = False
 
 
 def deployment_files(files: Sequence[str]) -> tuple[Path, ...]:
@@ -133,6 +138,7 @@ def plan_sources(
             source.deployment,
             host_facts(source.deployment, topology, manager),
             skip_gpu="gpu" in choices.skip,
+            skip_numa="numa" in choices.skip,
         )
         for source in sources
     )
@@ -184,6 +190,8 @@ def prepare(
     rendered, shared = render_units(plan), shipped_units()
     state = read_installed(plan.names, rendered, shared, deployment.retires, manager)
     changes = plan_changes(rendered, shared, state, start=choices.start)
+    if not choices.force:
+        changes = drained_router(changes, rendered, state)
     subject = Subject(plan=plan, topology=topology, manager=manager, retires=deployment.retires)
     checks = run_checks(subject, skip=choices.skip) if _looks_at_host(changes) else ()
     if strict:
@@ -191,15 +199,18 @@ def prepare(
     refuse_foreign(state, adopt=choices.adopt)
     if changes.of(Kind.WRITE):
         verify_units((*rendered, *shared))
-    return Prepared(
-        source=source,
-        plan=plan,
+    current = read_index(deployment.name)
+    number = next_number(plan.names, rendered, changes, current.generation if current is not None else 0)
+    goal = Goal(
+        index=index_of(plan, generation=number),
+        text=source.text,
         rendered=rendered,
         shared=shared,
         state=state,
         changes=changes,
-        checks=checks,
+        force=choices.force,
     )
+    return Prepared(source=source, plan=plan, goal=goal, checks=checks)
 
 
 def _looks_at_host(changes: ChangeSet) -> bool:

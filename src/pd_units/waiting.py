@@ -12,11 +12,13 @@ from pd_units.errors import ExitCode
 from pd_units.index import Index, IndexUnit
 from pd_units.naming import Role, stem
 from pd_units.observe import RouterView, UnitReport, UnitState, is_backend, observe_unit, summary
-from pd_units.ports import Clock, Manager
+from pd_units.ports import ActiveState, Clock, Manager
 from pd_units.supervise.router import SMOKE_BODY, SMOKE_TIMEOUT_S, generated, missing_workers, smoke_headers
 from pd_units.verdicts import EndOfLife
 
 _LOOK_S = 0.5
+# After a first failure, others that are ending just then are given this long to say why.
+_SETTLE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,9 @@ def _router_view(
     smoke_timeout_s: float,
 ) -> RouterView:
     if report.state is not UnitState.READY:
-        return RouterView(unit=declared.unit, ready=False, detail=f"the router is {report.state}")
+        return RouterView(
+            unit=declared.unit, ready=False, asked=False, detail=f"the router is {report.state}"
+        )
     headers = smoke_headers(command_line(report.status.main_pid))
     answer = fetch(f"{declared.url}/readiness", headers=headers, timeout_s=5.0)
     counts = answer.json() if isinstance(answer.json(), dict) else {}
@@ -151,7 +155,7 @@ def wait_until_ready(
 ) -> Outcome:
     """Wait until every selected unit is ready (40: one is failing; 41: the time is over)."""
     deadline = clock.monotonic() + timeout_s
-    smoke = SmokeTests()
+    smoke, failed_at = SmokeTests(), None
     manager.watch([unit.unit for index in indexes for unit in index.units])
     while True:
         reports = tuple(
@@ -163,7 +167,8 @@ def wait_until_ready(
         seen(reports)
         units = [unit for report in reports for unit in report.units if selected(unit)]
         failed = [unit for unit in units if failing(unit)]
-        if failed:
+        failed_at = (failed_at or clock.monotonic()) if failed else None
+        if failed_at is not None and (not _ending(units) or clock.monotonic() > failed_at + _SETTLE_S):
             ends = {unit.unit: replace(unit, end=end_of(unit)) for unit in failed}
             message = _failure(tuple(ends.values()))
             reports = tuple(
@@ -179,6 +184,10 @@ def wait_until_ready(
                 exit_code=ExitCode.NOT_READY, message=_timeout(reports, timeout_s), reports=reports
             )
         manager.pump(min(_LOOK_S, max(left, 0.01)))
+
+
+def _ending(units: Iterable[UnitReport]) -> bool:
+    return any(unit.status.active_state is ActiveState.DEACTIVATING for unit in units)
 
 
 def _smoke_time(left_s: float) -> float:

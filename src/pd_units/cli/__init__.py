@@ -24,6 +24,8 @@ VERBS = (
     "status",
     "diagnose",
     "restart",
+    "history",
+    "rollback",
     "uninstall",
     "topology",
 )

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
-from pd_units.changes import ChangeSet
 from pd_units.cli.options import DURATION, skip_option, topology_of, topology_option
 from pd_units.cli.output import emit, envelope, json_option, warn
 from pd_units.cli.progress import Progress
-from pd_units.errors import ExitCode, PdUnitsError
-from pd_units.generations import numbers
-from pd_units.index import index_of
-from pd_units.install import Installed, Installer, conclude, left_undone, wait_for
+from pd_units.errors import ExitCode, WorkloadError
+from pd_units.install import Goal, Installed, Installer, conclude
+from pd_units.manifest import read_operation
 from pd_units.naming import STATE_ROOT
 from pd_units.ports import Manager
 from pd_units.prepare import (
@@ -32,6 +31,7 @@ from pd_units.prepare import (
     warnings_of,
 )
 from pd_units.report import changes_text, status_text
+from pd_units.rollback import known_to_fail, roll_back_failed
 
 
 @click.command(name="install")
@@ -43,6 +43,8 @@ from pd_units.report import changes_text, status_text
 )
 @click.option("--no-start", is_flag=True, help="Write and enable, start nothing.")
 @click.option("--no-wait", is_flag=True, help="Start, but do not wait for readiness.")
+@click.option("--no-rollback", is_flag=True, help="Leave a failed install as it is.")
+@click.option("--force", is_flag=True, help="Retry what failed before; restart everything at once.")
 @click.option("--timeout", type=DURATION, help="Longest wait for readiness (default: from [readiness]).")
 @click.option("--lock-timeout", type=DURATION, default=10.0, help="Longest wait for another install.")
 @click.option("--adopt", is_flag=True, help="Replace unit files of the same name that are not ours.")
@@ -56,6 +58,8 @@ def command(
     pending_code: bool,
     no_start: bool,
     no_wait: bool,
+    no_rollback: bool,
+    force: bool,
     timeout: float | None,
     lock_timeout: float,
     adopt: bool,
@@ -69,7 +73,7 @@ def command(
     """
     if not check:
         require_root("install")
-    choices = Choices(skip=frozenset(skip), adopt=adopt, start=not no_start)
+    choices = Choices(skip=frozenset(skip), adopt=adopt, start=not no_start, force=force)
     manager = connect(needed=not check)
     sources = read_sources(deployment_files(files))
     topology = topology_of(topology_file)
@@ -88,9 +92,8 @@ def command(
         for source in sorted(sources, key=lambda each: each.deployment.name):
             path = STATE_ROOT / source.deployment.name / "lock"
             stack.enter_context(locked(path, timeout_s=lock_timeout))
-        done = _install_all(
-            prepare_all(), manager, wait=not (no_wait or no_start), timeout_s=timeout, diff=diff
-        )
+        how = How(wait=not (no_wait or no_start), rollback=not no_rollback, timeout_s=timeout, diff=diff)
+        done = _install_all(prepare_all(), manager, how)
     return _answer(done, as_json=as_json)
 
 
@@ -111,7 +114,7 @@ def show(prepared: Sequence[Prepared], *, as_json: bool, diff: bool, pending_cod
         deployments=[
             {
                 "name": each.names.deployment,
-                "generation": index_of(each.plan, generation=max(numbers(each.names), default=0)).generation,
+                "generation": each.goal.index.generation,
                 "result": "would-change" if each.changes.changed else "unchanged",
                 "changes": [change.to_json() for change in each.changes.changes],
                 "units": [],
@@ -125,41 +128,51 @@ def show(prepared: Sequence[Prepared], *, as_json: bool, diff: bool, pending_cod
     return code
 
 
-def _install_all(
-    prepared: Sequence[Prepared], manager: Manager, *, wait: bool, timeout_s: float | None, diff: bool
-) -> list[Installed]:
-    clock = SystemClock()
-    began = clock.wall()
-    installer = Installer(manager, clock, say=lambda line: click.echo(line, err=True))
-    applied = []
-    for each in prepared:
-        warn(warnings_of(each.source, each.plan))
-        if diff and each.changes.changed:
-            click.echo(changes_text(each.names.deployment, each.changes, diff=True), err=True)
-        try:
-            applied.append((each, installer.apply(each)))
-        except PdUnitsError as error:
-            raise left_undone(each, error) from error
-    if not wait:
-        return [_not_waited(each, index.generation) for each, index in applied]
-    progress = Progress(clock)
-    done = []
-    for each, index in applied:
-        outcome = wait_for(each, index, manager, clock, progress, timeout_s=timeout_s, since_wall=began)
-        done.append(conclude(each, index, outcome, clock))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class How:
+    """How changes are run."""
+
+    wait: bool
+    rollback: bool
+    timeout_s: float | None
+    diff: bool
+
+
+def _install_all(prepared: Sequence[Prepared], manager: Manager, how: How) -> list[Installed]:
+    return [_install(each, manager, how) for each in prepared]
+
+
+def _install(prepared: Prepared, manager: Manager, how: How) -> Installed:
+    clock, goal = SystemClock(), prepared.goal
+    warn(warnings_of(prepared.source, prepared.plan))
+    _refuse_known_failure(goal)
+    if how.diff and goal.changes.changed:
+        click.echo(changes_text(goal.index.name, goal.changes, diff=True), err=True)
+    operation = read_operation(goal.names)
+    if operation is not None:
+        click.echo(
+            f"finishing an interrupted {operation.kind} of generation {operation.generation}", err=True
+        )
+    installer = Installer(
+        manager, clock, lambda line: click.echo(line, err=True), Progress(clock), timeout_s=how.timeout_s
+    )
+    outcome = installer.apply(goal, wait=how.wait)
+    done = conclude(goal, outcome, clock, waited=how.wait)
+    if done.exit_code and done.changed and how.rollback:
+        click.echo(status_text([done.report]) if done.report is not None else done.message, err=True)
+        done = roll_back_failed(done, goal, manager, installer, clock)
     return done
 
 
-def _not_waited(prepared: Prepared, generation: int) -> Installed:
-    changes: ChangeSet = prepared.changes
-    return Installed(
-        name=prepared.names.deployment,
-        generation=generation,
-        result="installed" if changes.changed else "unchanged",
-        changes=changes,
-        exit_code=ExitCode.OK,
-        message="installed; not waited for readiness",
-    )
+def _refuse_known_failure(goal: Goal) -> None:
+    """Raises: WorkloadError 40: the same units failed before and were rolled back."""
+    failed = known_to_fail(goal) if goal.changes.changed and not goal.force else None
+    if failed is not None:
+        raise WorkloadError(
+            f"{goal.index.name}: generation {failed.number} was the same and failed; not tried again",
+            detail=failed.message,
+            hint="change the deployment file, or --force tries it once more",
+        )
 
 
 def _answer(done: Sequence[Installed], *, as_json: bool) -> int:
@@ -177,6 +190,8 @@ def _answer(done: Sequence[Installed], *, as_json: bool) -> int:
 
 def _text(done: Installed) -> str:
     what = "installed" if done.changed else "nothing to change"
+    if done.failed is not None and done.report is not None:
+        return f"{done.name}: {done.message}\n{status_text([done.report])}"
     if done.exit_code and done.report is not None:
         return status_text([done.report])
     head = f"{done.name}: {what}" if done.report is not None else f"{done.name}: {what}, {done.message}"

@@ -30,8 +30,9 @@ class Progress:
                 if unit.state is UnitState.STARTING and unit.live is not None and unit.live.state == "ready":
                     continue  # its watcher has just ended; systemd says so in a moment
                 self._say(unit.unit, progress_line(unit))
-            if report.router is not None and report.router.detail and not report.router.ready:
-                self._say(report.index.name, f"{report.index.name}: {report.router.detail}")
+            router = report.router
+            if router is not None and router.detail and not router.ready and router.asked:
+                self._say(report.index.name, f"{report.index.name}: {router.detail}")
         if self._clock.monotonic() - self._said_at >= _SIGN_OF_LIFE_S:
             for line in self._lines.values():
                 if ": ready" not in line:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pd_units.adapters.journal import Life, LifeReader
 from pd_units.diagnosis import NOT_RETRIED, Classifier, Diagnosis, ExitStatus, load_rules
 from pd_units.errors import PdUnitsError
+from pd_units.generations import STABLE_S, note_crash
+from pd_units.index import read_index
 from pd_units.logtext import is_usage
 from pd_units.naming import Role, stem
 from pd_units.ports import JournalLine, Manager, UnitStatus
@@ -66,12 +68,25 @@ def _record(task: Task, environment: Mapping[str, str]) -> None:
         capacity=dict(diagnosis.capacity),
     )
     write_end(task.names, end)
+    if was_ready and not clean and _soon(live):
+        _note_crash(task, cause)
     if clean:
         return
     say(f"{stem(task.unit)} ended: {cause}" + (f": {end.advice}" if end.advice else ""))
     if not retried and manager is not None:
         say(f"{stem(task.unit)} is not restarted: {cause} comes back until the deployment is changed")
         manager.stop(task.unit)
+
+
+def _soon(live: LiveVerdict | None) -> bool:
+    """Whether a life that had become ready ended soon after that."""
+    return live is not None and time.time() - live.since - (live.seconds or 0.0) < STABLE_S
+
+
+def _note_crash(task: Task, cause: str) -> None:
+    index = read_index(task.names.deployment)
+    if index is not None:
+        note_crash(task.names, index.generation, task.unit, cause)
 
 
 def _status(manager: Manager | None, task: Task) -> UnitStatus | None:

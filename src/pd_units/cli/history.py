@@ -1,0 +1,82 @@
+"""`pd-units history`."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from pd_units.cli.output import emit, envelope, json_option
+from pd_units.errors import DeploymentError, ExitCode, HostError
+from pd_units.generations import Generation, generations_dir, iso, read_generations
+from pd_units.index import installed_names, read_index
+from pd_units.manifest import read_operation
+from pd_units.naming import Names
+from pd_units.report import table
+
+
+@click.command(name="history")
+@click.argument("name")
+@json_option
+def command(name: str, as_json: bool) -> int:
+    """Show the generations of a deployment: when, what changed, what came of it, and the time to ready."""
+    names = Names(name)
+    if generations_dir(names).exists() and os.geteuid() != 0:
+        raise HostError(
+            "history needs root",
+            detail="generations hold the deployment files as installed",
+            hint=f"sudo pd-units history {name}",
+            exit_code=ExitCode.NOT_AUTHORISED,
+        )
+    generations = read_generations(names)
+    index = read_index(name)
+    if not generations and index is None:
+        raise DeploymentError(
+            f"no deployment {name!r} is known on this host",
+            detail=f"installed: {', '.join(installed_names()) or 'none'}",
+            exit_code=ExitCode.UNREADABLE,
+        )
+    current = index.generation if index is not None else None
+    rows = [generation.to_json(current=generation.number == current) for generation in generations]
+    obj = envelope(ExitCode.OK, f"{len(rows)} generations", name=name, current=current, generations=rows)
+    emit(as_json, obj, _text(generations, current, names))
+    return ExitCode.OK
+
+
+def _text(generations: tuple[Generation, ...], current: int | None, names: Names) -> str:
+    rows = [("", "GENERATION", "WHEN", "RESULT", "READY IN", "WHAT")]
+    for generation in generations:
+        seconds = generation.seconds_to_ready
+        rows.append(
+            (
+                "*" if generation.number == current else "",
+                str(generation.number),
+                iso(generation.began),
+                _result(generation),
+                f"{seconds:.1f} s" if seconds is not None else "-",
+                _what(generation),
+            )
+        )
+    lines = [table(rows)]
+    for generation in generations:
+        if not generation.good and generation.message:
+            lines.append(f"generation {generation.number}: {generation.message}")
+    operation = read_operation(names)
+    if operation is not None:
+        lines.append(f"A {operation.kind} of generation {operation.generation} has not ended.")
+    return "\n".join(lines)
+
+
+def _what(generation: Generation) -> str:
+    writes = [change for change in generation.changes if change.startswith(("write ", "remove "))]
+    told = [change for change in writes if not change.endswith(": not there yet")]
+    if not told:
+        return "first install" if writes else ""
+    more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
+    return told[0].removeprefix("write ") + more
+
+
+def _result(generation: Generation) -> str:
+    if generation.result == "ready":
+        return "good" if generation.good else "unstable"
+    return f"{generation.result}, rolled back" if generation.rolled_back else str(generation.result)
