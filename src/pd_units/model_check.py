@@ -110,14 +110,17 @@ def check_together(deployments: Sequence[Deployment]) -> tuple[Fault, ...]:
     them may be meant to run at a time.
     """
     faults: list[Fault] = []
-    names: dict[str, str] = {}
+    names: dict[str, Deployment] = {}
     ports: dict[int, tuple[str, str]] = {}
     for deployment in deployments:
         label = deployment.source or deployment.name
-        other = names.setdefault(deployment.name, label)
-        if other is not label:
+        other = names.setdefault(deployment.name, deployment)
+        if other is not deployment:
             faults.append(
-                Fault(f"{label}: deployment.name", f"{deployment.name!r} is the name of {other} already")
+                Fault(
+                    f"{label}: deployment.name",
+                    f"{deployment.name!r} is the name of {other.source or other.name} already",
+                )
             )
             continue
         for port, where in ports_of(deployment):

@@ -186,9 +186,9 @@ class Table:
                 good.append(value)
         return tuple(good)
 
-    def integers(self, key: str, *, what: str, required: bool) -> tuple[int, ...]:
+    def integers(self, key: str, *, what: str, plural: str, required: bool) -> tuple[int, ...]:
         """A non-empty list of distinct whole numbers from 0; () and a fault if it is not."""
-        values = self._typed(key, list, f"a list of {what}s", required=required)
+        values = self._typed(key, list, f"a list of {plural}", required=required)
         if values is None:
             return ()
         if not values:

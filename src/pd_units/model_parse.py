@@ -125,7 +125,7 @@ def _instance(table: Table, role: Role, index: int) -> Instance:
     instance = Instance(
         role=role,
         index=index,
-        gpus=table.integers("gpus", what="GPU index", required=True),
+        gpus=table.integers("gpus", what="GPU index", plural="GPU indexes", required=True),
         numa=_numa(table),
         port=table.port("port", required=True) or 0,
         bootstrap_port=bootstrap,
@@ -153,7 +153,7 @@ def _numa(table: Table) -> Numa:
     if type(value) is int and value >= 0:
         return (value,)
     if type(value) is list:
-        return table.integers("numa", what="NUMA node", required=True) or "auto"
+        return table.integers("numa", what="NUMA node", plural="NUMA nodes", required=True) or "auto"
     shown = repr(value) if type(value) in (str, int) else kind_of(value)
     table.fault("numa", f'must be a NUMA node, a list of NUMA nodes, "auto" or "none", not {shown}')
     return "auto"

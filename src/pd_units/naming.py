@@ -90,9 +90,7 @@ def name_problem(name: str) -> str | None:
     if len(name) > NAME_MAX:
         return f"is longer than {NAME_MAX} characters"
     if not _NAME.fullmatch(name):
-        return (
-            "cannot be part of a unit name: letters, digits and _ . - only, starting with a letter or digit"
-        )
+        return "cannot name units: letters, digits and _ . - only, and a letter or digit first"
     return None
 
 
