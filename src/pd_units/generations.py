@@ -103,11 +103,17 @@ def content_digest(units: Iterable[RenderedUnit]) -> str:
 
 
 def write_generation(
-    index: Index, text: str, units: Iterable[RenderedUnit], changes: Iterable[str], *, wall: float
+    names: Names,
+    index: Index,
+    text: str,
+    units: Iterable[RenderedUnit],
+    changes: Iterable[str],
+    *,
+    wall: float,
 ) -> None:
     """Keep what is about to be installed, as interrupted until it ended. Raises: HostError 32."""
     units = tuple(units)
-    place = _place(index.names, index.generation)
+    place = _place(names, index.generation)
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     place.parent.chmod(0o700)
     for unit in units:

@@ -14,7 +14,7 @@ from typing import Any
 from pd_units import SCHEMA
 from pd_units.adapters.files import read_json, write_json
 from pd_units.errors import DeploymentError, ExitCode, HostError
-from pd_units.naming import STATE_ROOT, Names, Role
+from pd_units.naming import STATE_ROOT, Names, Role, under
 from pd_units.plan import Plan
 
 
@@ -91,17 +91,17 @@ def index_to_json(index: Index) -> dict[str, Any]:
     return {"schema": SCHEMA, **asdict(index)}
 
 
-def write_index(index: Index) -> None:
+def write_index(names: Names, index: Index) -> None:
     """Write the index, readable by everybody. Raises: HostError 32."""
-    write_json(index_path(index.names), index_to_json(index))
+    write_json(index_path(names), index_to_json(index))
 
 
-def read_index(name: str) -> Index | None:
+def read_index(name: str, root: Path = Path("/")) -> Index | None:
     """The index of an installed deployment, None if there is none.
 
     Raises: HostError 32 if it was written by a newer pd-units or is damaged.
     """
-    path = index_path(Names(name))
+    path = index_path(Names(name, root))
     if not path.exists():
         return None
     value = read_json(path)
@@ -149,11 +149,9 @@ def _unit(row: dict[str, Any]) -> IndexUnit:
     )
 
 
-def installed_names() -> tuple[str, ...]:
-    """The names of the deployments on this host, sorted."""
-    if not STATE_ROOT.is_dir():
-        return ()
-    return tuple(sorted(path.parent.name for path in STATE_ROOT.glob("*/index.json")))
+def installed_names(root: Path = Path("/")) -> tuple[str, ...]:
+    """The names of the deployments on a host, sorted."""
+    return tuple(sorted(path.parent.name for path in under(root, STATE_ROOT).glob("*/index.json")))
 
 
 def read_indexes(names: Iterable[str]) -> tuple[Index, ...]:

@@ -25,7 +25,6 @@ from pd_units.generations import (
 )
 from pd_units.index import Index, write_index
 from pd_units.manifest import (
-    SHARED_MANIFEST,
     Operation,
     begin_operation,
     digest,
@@ -35,7 +34,7 @@ from pd_units.manifest import (
     read_operation,
     write_manifest,
 )
-from pd_units.naming import UNIT_DIR, Names
+from pd_units.naming import Names
 from pd_units.observe import UnitReport, UnitState
 from pd_units.ports import ActiveState, Clock, Manager
 from pd_units.render import RenderedUnit
@@ -54,6 +53,7 @@ Say = Callable[[str], None]
 class Goal:
     """What is to be on the host, the host as it is, and the changes between the two."""
 
+    names: Names
     index: Index
     text: str
     rendered: tuple[RenderedUnit, ...]
@@ -62,11 +62,6 @@ class Goal:
     changes: ChangeSet
     kind: str = "install"
     force: bool = False
-
-    @property
-    def names(self) -> Names:
-        """The deployment's names."""
-        return self.index.names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +139,7 @@ class Installer:
         number = goal.index.generation
         if goal.kind == "install" and changes.of(Kind.WRITE, Kind.REMOVE):
             reasons = [f"{c.kind} {c.unit}: {c.reason}" for c in changes.changes if c.kind is not Kind.KEEP]
-            write_generation(goal.index, goal.text, goal.rendered, reasons, wall=self._clock.wall())
+            write_generation(names, goal.index, goal.text, goal.rendered, reasons, wall=self._clock.wall())
         digests = {unit.name: digest(unit.text) for unit in goal.rendered}
         restart = {unit: _invocation(goal, unit) for unit in changes.units(Kind.RESTART)}
         pending = read_operation(names)
@@ -157,7 +152,7 @@ class Installer:
         self._retire(goal)
         self._settle(goal)
         self._place(goal, digests)
-        write_index(goal.index)
+        write_index(names, goal.index)
         if changes.units(Kind.ENABLE):
             self._manager.enable(list(changes.units(Kind.ENABLE)))
         if changes.of(Kind.RELOAD):
@@ -199,13 +194,13 @@ class Installer:
         names, changes = goal.names, goal.changes
         texts = {unit.name: unit.text for unit in (*goal.rendered, *goal.shared)}
         for unit in changes.units(Kind.WRITE):
-            self._say(f"writing {UNIT_DIR / unit}")
-            write_atomic(UNIT_DIR / unit, texts[unit])
+            self._say(f"writing {names.unit_dir / unit}")
+            write_atomic(names.unit_dir / unit, texts[unit])
         for unit in changes.units(Kind.REMOVE):
-            self._say(f"removing {UNIT_DIR / unit}")
-            remove(UNIT_DIR / unit)
+            self._say(f"removing {names.unit_dir / unit}")
+            remove(names.unit_dir / unit)
         common = {unit.name: digest(unit.text) for unit in goal.shared}
-        write_manifest(SHARED_MANIFEST, {**read_manifest(SHARED_MANIFEST), **common})
+        write_manifest(names.shared_manifest, {**read_manifest(names.shared_manifest), **common})
         write_manifest(manifest_path(names), digests)
         write_atomic(names.state_dir / "deployment.toml", goal.text, mode=0o600)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pd_units.changes import InstalledState, InstalledUnit, Ownership
 from pd_units.errors import Fault, HostError
-from pd_units.manifest import SHARED_MANIFEST, digest, manifest_path, read_manifest, read_operation
+from pd_units.manifest import digest, manifest_path, read_manifest, read_operation
 from pd_units.naming import UNIT_DIR, Names
 from pd_units.ports import Manager
 from pd_units.render import RenderedUnit
@@ -21,26 +21,29 @@ def read_installed(
     manager: Manager | None,
 ) -> InstalledState:
     """The state of everything that an install of `rendered` looks at. Without a manager, files only."""
-    operation = read_operation(names)
+    where, operation = names.unit_dir, read_operation(names)
     ours = read_manifest(manifest_path(names))
     begun = dict(operation.digests) if operation is not None else {}
     pending = dict(operation.restart) if operation is not None else {}
-    units = {unit.name: _unit(unit.name, unit.text, ours, begun, manager, pending) for unit in rendered}
-    common = read_manifest(SHARED_MANIFEST)
+    units = {
+        unit.name: _unit(where, unit.name, unit.text, ours, begun, manager, pending) for unit in rendered
+    }
+    common = read_manifest(names.shared_manifest)
     return InstalledState(
         units=units,
-        target=_unit(names.target, None, {}, {}, manager, {}),
-        shared={unit.name: _unit(unit.name, unit.text, common, {}, None, {}) for unit in shared},
+        target=_unit(where, names.target, None, {}, {}, manager, {}),
+        shared={unit.name: _unit(where, unit.name, unit.text, common, {}, None, {}) for unit in shared},
         obsolete={
-            name: _unit(name, None, ours, begun, manager, {})
+            name: _unit(where, name, None, ours, begun, manager, {})
             for name in {**ours, **begun}
-            if name not in units and (UNIT_DIR / name).exists()
+            if name not in units and (where / name).exists()
         },
         retired={name: manager.unit(name) for name in retires} if manager is not None else {},
     )
 
 
 def _unit(
+    where: Path,
     name: str,
     wanted: str | None,
     ours: Mapping[str, str],
@@ -48,7 +51,7 @@ def _unit(
     manager: Manager | None,
     pending: Mapping[str, str],
 ) -> InstalledUnit:
-    path = UNIT_DIR / name
+    path = where / name
     text = _read(path)
     status = manager.unit(name) if manager is not None else None
     ownership = _ownership(path, text, wanted, {ours.get(name, ""), begun.get(name, "")})

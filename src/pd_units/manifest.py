@@ -13,9 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from pd_units.adapters.files import read_json, remove, write_json
-from pd_units.naming import STATE_ROOT, Names
-
-SHARED_MANIFEST = STATE_ROOT / "shared.json"
+from pd_units.naming import Names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,9 +41,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Every name that a deployment owns on a host."""
+    """Every name and path that a deployment owns on a host; `root` is another one's, for image builds."""
 
     deployment: str
+    root: Path = Path("/")
 
     def service(self, role: Role, index: int = 0, count: int = 1) -> str:
         """Name of the service of one instance; numbered only where there are several of the role."""
@@ -56,14 +57,30 @@ class Names:
         return f"pd-units@{self.deployment}.target"
 
     @property
+    def unit_dir(self) -> Path:
+        """Directory of the unit files."""
+        return under(self.root, UNIT_DIR)
+
+    @property
     def state_dir(self) -> Path:
         """Directory of what must survive a reboot."""
-        return STATE_ROOT / self.deployment
+        return under(self.root, STATE_ROOT) / self.deployment
+
+    @property
+    def shared_manifest(self) -> Path:
+        """The manifest of the files that all deployments share."""
+        return under(self.root, STATE_ROOT) / "shared.json"
+
+    @property
+    def lock(self) -> Path:
+        """The lock that whoever changes the deployment holds; always below this host's /run."""
+        where = "" if self.root == Path("/") else "@" + str(self.root).strip("/").replace("/", "-")
+        return RUN_ROOT / f"{self.deployment}{where}.lock"
 
     @property
     def run_dir(self) -> Path:
         """Directory of live verdicts."""
-        return RUN_ROOT / self.deployment
+        return under(self.root, RUN_ROOT) / self.deployment
 
     def owns(self, unit: str) -> bool:
         """Whether `unit` is a service or the target of this deployment, at any number of instances."""
@@ -71,6 +88,11 @@ class Names:
             return True
         roles = "|".join(Role)
         return re.fullmatch(rf"{re.escape(self.deployment)}-({roles})(-\d+)?\.service", unit) is not None
+
+
+def under(root: Path, path: Path) -> Path:
+    """An absolute path of the host whose root directory is `root`."""
+    return root / path.relative_to("/")
 
 
 def stem(unit: str) -> str:

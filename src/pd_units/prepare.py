@@ -61,6 +61,12 @@ class Choices:
     adopt: bool = False
     start: bool = True
     force: bool = False
+    root: Path = Path("/")
+
+    @property
+    def offline(self) -> bool:
+        """Whether another root directory is meant, with no manager at work in it."""
+        return self.root != Path("/")
 
 
 def deployment_files(files: Sequence[str]) -> tuple[Path, ...]:
@@ -136,13 +142,13 @@ def plan_sources(
     plans = tuple(
         make_plan(
             source.deployment,
-            host_facts(source.deployment, topology, manager),
+            host_facts(source.deployment, topology, manager, root=choices.root),
             skip_gpu="gpu" in choices.skip,
             skip_numa="numa" in choices.skip,
         )
         for source in sources
     )
-    faults = gpus_claimed_twice(plans)
+    faults = gpus_claimed_twice(plans, choices.root)
     if faults:
         raise DeploymentError(
             "two deployments want the same GPU", faults=faults, exit_code=ExitCode.PLACEMENT
@@ -150,13 +156,13 @@ def plan_sources(
     return plans
 
 
-def gpus_claimed_twice(plans: Sequence[Plan]) -> tuple[Fault, ...]:
+def gpus_claimed_twice(plans: Sequence[Plan], root: Path) -> tuple[Fault, ...]:
     """GPUs that two deployments claim: those of this call, and those installed that no plan retires."""
     here = {plan.deployment.name for plan in plans}
     retired = {unit for plan in plans for unit in plan.deployment.retires}
     claims: dict[int, str] = {}
-    for name in installed_names():
-        index = read_index(name) if name not in here else None
+    for name in installed_names(root):
+        index = read_index(name, root) if name not in here else None
         for claimed in index.units if index is not None else ():
             if claimed.unit not in retired:
                 claims.update(dict.fromkeys(claimed.gpus, claimed.unit))
@@ -186,22 +192,26 @@ def prepare(
 
     With `strict`, a failed preflight check raises HostError 13. Raises: TemplateError 20, 21; HostError 32.
     """
-    deployment = source.deployment
+    deployment, names = source.deployment, Names(source.deployment.name, choices.root)
     rendered, shared = render_units(plan), shipped_units()
-    state = read_installed(plan.names, rendered, shared, deployment.retires, manager)
+    state = read_installed(names, rendered, shared, deployment.retires, manager)
     changes = plan_changes(rendered, shared, state, start=choices.start)
+    if choices.offline:
+        changes = ChangeSet(tuple(c for c in changes.changes if c.kind is not Kind.RELOAD))
     if not choices.force:
         changes = drained_router(changes, rendered, state)
     subject = Subject(plan=plan, topology=topology, manager=manager, retires=deployment.retires)
-    checks = run_checks(subject, skip=choices.skip) if _looks_at_host(changes) else ()
+    looks = _looks_at_host(changes) and not choices.offline
+    checks = run_checks(subject, skip=choices.skip) if looks else ()
     if strict:
         require(checks)
     refuse_foreign(state, adopt=choices.adopt)
     if changes.of(Kind.WRITE):
         verify_units((*rendered, *shared))
-    current = read_index(deployment.name)
-    number = next_number(plan.names, rendered, changes, current.generation if current is not None else 0)
+    current = read_index(deployment.name, choices.root)
+    number = next_number(names, rendered, changes, current.generation if current is not None else 0)
     goal = Goal(
+        names=names,
         index=index_of(plan, generation=number),
         text=source.text,
         rendered=rendered,

@@ -32,6 +32,7 @@ def stored_goal(names: Names, number: int, manager: Manager, *, adopt: bool = Fa
     refuse_foreign(state, adopt=adopt)
     changes = drained_router(plan_changes(rendered, shared, state, start=True), rendered, state)
     return Goal(
+        names=names,
         index=replace(stored_index(names, number), generation=number),
         text=stored_text(names, number),
         rendered=rendered,

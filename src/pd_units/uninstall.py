@@ -6,14 +6,14 @@ import contextlib
 import shutil
 from collections.abc import Callable
 
-from pd_units.adapters.files import remove, write_error
+from pd_units.adapters.files import read_json, remove, write_error
 from pd_units.changes import Change, ChangeSet, InstalledState, Kind, Ownership
 from pd_units.errors import Fault, HostError
 from pd_units.index import index_path, installed_names
-from pd_units.install import stop_unit
+from pd_units.install import retired_path, stop_unit
 from pd_units.installed import read_installed
-from pd_units.manifest import SHARED_MANIFEST, end_operation, manifest_path, read_manifest
-from pd_units.naming import RUN_ROOT, SLICE, STATE_ROOT, UNIT_DIR, Names
+from pd_units.manifest import end_operation, manifest_path, read_manifest
+from pd_units.naming import SLICE, Names
 from pd_units.ports import ActiveState, Clock, Manager
 from pd_units.render import shipped_units
 
@@ -23,7 +23,7 @@ def plan_uninstall(names: Names, manager: Manager) -> tuple[InstalledState, Chan
     state = read_installed(names, (), shipped_units(), (), manager)
     faults = [
         Fault(
-            str(UNIT_DIR / unit.name),
+            str(names.unit_dir / unit.name),
             "the file was changed by hand since pd-units wrote it",
             "move the change elsewhere, or remove the file yourself",
         )
@@ -41,7 +41,7 @@ def plan_uninstall(names: Names, manager: Manager) -> tuple[InstalledState, Chan
     changes += [Change(u.name, Kind.DISABLE, "uninstalled") for u in (*order, state.target) if u.enabled]
     changes += [Change(unit.name, Kind.REMOVE, "uninstalled") for unit in order]
     if set(installed_names()) <= {names.deployment}:
-        common = read_manifest(SHARED_MANIFEST)
+        common = read_manifest(names.shared_manifest)
         changes += [
             Change(unit.name, Kind.REMOVE, "no deployment is left")
             for unit in state.shared.values()
@@ -60,8 +60,12 @@ def uninstall(
     say: Callable[[str], None],
     *,
     purge: bool,
+    restore_retired: bool,
 ) -> None:
-    """Carry the changes out. Raises: HostError 30 to 33; running it again goes on where it broke off."""
+    """Carry the changes out, and with `restore_retired` bring back what the deployment had replaced.
+
+    Raises: HostError 30 to 33; running it again goes on where it broke off.
+    """
     units = tuple(dict.fromkeys((*changes.units(Kind.STOP), *changes.units(Kind.REMOVE))))
     for unit in changes.units(Kind.STOP):
         say(f"stopping {unit}")
@@ -70,15 +74,28 @@ def uninstall(
     if disabled:
         manager.disable(disabled)
     for unit in changes.units(Kind.REMOVE):
-        say(f"removing {UNIT_DIR / unit}")
-        remove(UNIT_DIR / unit)
+        say(f"removing {names.unit_dir / unit}")
+        remove(names.unit_dir / unit)
     if changes.of(Kind.RELOAD):
         manager.reload()
     for unit in units:
         manager.reset_failed(unit)
     if SLICE in units:
         stop_unit(manager, clock, SLICE)
+    if restore_retired:
+        _restore(names, manager, say)
     _forget(names, purge=purge)
+
+
+def _restore(names: Names, manager: Manager, say: Callable[[str], None]) -> None:
+    """Enable and start again what was enabled and ran before it was retired."""
+    for unit, before in (read_json(retired_path(names)) or {}).items():
+        say(f"restoring {unit}")
+        if before.get("enabled"):
+            manager.enable([unit])
+            manager.reload()
+        if before.get("active"):
+            manager.start(unit)
 
 
 def _forget(names: Names, *, purge: bool) -> None:
@@ -90,15 +107,15 @@ def _forget(names: Names, *, purge: bool) -> None:
         if purge:
             shutil.rmtree(names.state_dir)
         else:
-            for leftover in ("ends", "deployment.toml", "lock"):
+            for leftover in ("ends", "deployment.toml", "retired.json"):
                 place = names.state_dir / leftover
                 if place.is_dir():
                     shutil.rmtree(place)
                 else:
                     place.unlink(missing_ok=True)
         if not installed_names():
-            SHARED_MANIFEST.unlink(missing_ok=True)
-        for folder in (names.state_dir, STATE_ROOT, RUN_ROOT):
+            names.shared_manifest.unlink(missing_ok=True)
+        for folder in (names.state_dir, names.state_dir.parent, names.run_dir.parent):
             with contextlib.suppress(OSError):
                 folder.rmdir()  # only if nothing is left in it
     except OSError as error:

@@ -74,39 +74,39 @@ class EndOfLife:
     capacity: Mapping[str, float] = field(default_factory=dict)
 
 
-def _live_path(names: Names, unit: str, root: Path) -> Path:
-    return root / names.run_dir.relative_to("/") / f"{unit}.json"
+def _live_path(names: Names, unit: str) -> Path:
+    return names.run_dir / f"{unit}.json"
 
 
-def _end_path(names: Names, unit: str, root: Path) -> Path:
-    return root / names.state_dir.relative_to("/") / "ends" / f"{unit}.json"
+def _end_path(names: Names, unit: str) -> Path:
+    return names.state_dir / "ends" / f"{unit}.json"
 
 
-def write_live(names: Names, verdict: LiveVerdict, *, root: Path = Path("/")) -> None:
+def write_live(names: Names, verdict: LiveVerdict) -> None:
     """Replace the live verdict of a unit."""
-    write_json(_live_path(names, verdict.unit, root), asdict(verdict))
+    write_json(_live_path(names, verdict.unit), asdict(verdict))
 
 
-def read_live(names: Names, unit: str, invocation_id: str, *, root: Path = Path("/")) -> LiveVerdict | None:
+def read_live(names: Names, unit: str, invocation_id: str) -> LiveVerdict | None:
     """The live verdict of this invocation of a unit, None if there is none."""
-    return _read(LiveVerdict, _live_path(names, unit, root), invocation_id)
+    return _read(LiveVerdict, _live_path(names, unit), invocation_id)
 
 
-def write_end(names: Names, end: EndOfLife, *, root: Path = Path("/")) -> None:
+def write_end(names: Names, end: EndOfLife) -> None:
     """Record how a life ended: what everybody may know, and its log lines for the journal's readers."""
     group, mode = None, 0o600
     with contextlib.suppress(KeyError):
         group, mode = grp.getgrnam(_JOURNAL_GROUP).gr_gid, 0o640
     record = asdict(end)
     lines = {"invocation_id": end.invocation_id, **{name: record.pop(name) for name in _LINES}}
-    path = _end_path(names, end.unit, root)
+    path = _end_path(names, end.unit)
     write_json(path.with_suffix(".lines.json"), lines, mode=mode, group=group)
     write_json(path, record)
 
 
-def read_end(names: Names, unit: str, invocation_id: str, *, root: Path = Path("/")) -> EndOfLife | None:
+def read_end(names: Names, unit: str, invocation_id: str) -> EndOfLife | None:
     """How this invocation of a unit ended, None if it is not recorded; without lines one may not read."""
-    path = _end_path(names, unit, root)
+    path = _end_path(names, unit)
     end = _read(EndOfLife, path, invocation_id)
     lines = read_json(path.with_suffix(".lines.json"))
     if end is None or lines is None or lines.get("invocation_id") != invocation_id:
@@ -115,10 +115,10 @@ def read_end(names: Names, unit: str, invocation_id: str, *, root: Path = Path("
     return replace(end, evidence=evidence, last_lines=last_lines)
 
 
-def read_last_end(names: Names, unit: str, *, root: Path = Path("/")) -> EndOfLife | None:
+def read_last_end(names: Names, unit: str) -> EndOfLife | None:
     """The last recorded end of a unit, of whichever invocation."""
-    value = read_json(_end_path(names, unit, root))
-    return read_end(names, unit, str(value.get("invocation_id")), root=root) if value is not None else None
+    value = read_json(_end_path(names, unit))
+    return read_end(names, unit, str(value.get("invocation_id"))) if value is not None else None
 
 
 def _read(kind: type[T], path: Path, invocation_id: str) -> T | None:

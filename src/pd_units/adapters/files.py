@@ -93,36 +93,53 @@ def write_json(path: Path, value: dict[str, Any], *, mode: int = 0o644, group: i
 
 @contextlib.contextmanager
 def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (flock; it ends with the process).
+    """Hold an exclusive lock on `path` (flock; it ends with the process). The file is gone afterwards.
 
     Raises: HostError 32 if another process holds it for longer than `timeout_s`.
     """
+    deadline = time.monotonic() + timeout_s
+    descriptor = _acquire(path, deadline)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise write_error(path, error) from error
-    try:
-        _wait_for_lock(descriptor, path, timeout_s)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
+        path.unlink(missing_ok=True)
         os.close(descriptor)
 
 
-def _wait_for_lock(descriptor: int, path: Path, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
+def _acquire(path: Path, deadline: float) -> int:
+    """A descriptor that holds the lock on the file that is at `path` now."""
     while True:
         try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise write_error(path, error) from error
+        try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
         except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            os.close(descriptor)
             if time.monotonic() >= deadline:
-                holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
-                raise HostError(
-                    "another pd-units is at work on this deployment",
-                    detail=f"{path} is locked by process {holder or '?'}",
-                    hint="wait for it, or raise --lock-timeout",
-                ) from None
-            time.sleep(0.1)  # flock has no time-out of its own; this is the poll, not a synchronisation
+                raise _busy(path, holder) from None
+            time.sleep(0.05)  # flock has no time-out of its own: this is the poll
+            continue
+        if _is_at(descriptor, path):
+            return descriptor
+        os.close(descriptor)  # the holder before us has removed this file
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _busy(path: Path, holder: str) -> HostError:
+    return HostError(
+        "another pd-units is at work on this deployment",
+        detail=f"{path} is locked by process {holder or '?'}",
+        hint="wait for it, or raise --lock-timeout",
+    )

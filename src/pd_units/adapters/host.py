@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pd_units.errors import ExitCode, HostError, TemplateError
 from pd_units.model import Deployment
+from pd_units.naming import under
 from pd_units.plan import HostFacts
 from pd_units.ports import Manager
 from pd_units.render import RenderedUnit
@@ -20,25 +21,27 @@ _DEFAULT_SYSTEMD = 252
 _VERIFY_TIMEOUT_S = 60.0
 
 
-def host_facts(deployment: Deployment, topology: HostTopology, manager: Manager | None) -> HostFacts:
-    """What `make_plan` must know of this host. Versions that cannot be seen are None."""
+def host_facts(
+    deployment: Deployment, topology: HostTopology, manager: Manager | None, *, root: Path = Path("/")
+) -> HostFacts:
+    """What `make_plan` must know of the host at `root`. Versions that cannot be seen are None."""
     router = deployment.router
     router_python = (router.python if router is not None else None) or deployment.engine.python
     return HostFacts(
         topology=topology,
         pd_units_python=sys.executable,
         systemd_version=manager.version() if manager is not None else _DEFAULT_SYSTEMD,
-        engine_version=installed_version(deployment.engine.python, "sglang"),
-        router_version=installed_version(router_python, "sglang_router"),
+        engine_version=installed_version(root, deployment.engine.python, "sglang"),
+        router_version=installed_version(root, router_python, "sglang_router"),
     )
 
 
-def installed_version(python: str, distribution: str) -> str | None:
+def installed_version(root: Path, python: str, distribution: str) -> str | None:
     """The version of a distribution in an interpreter's environment, read from its metadata's folder name.
 
     Nothing of that environment is run: it may be writable by the engine's user. None if it is not seen.
     """
-    prefix = Path(python).parent.parent
+    prefix = under(root, Path(python).parent.parent)
     for folder in sorted(prefix.glob("lib/python3*/site-packages")) + sorted(
         prefix.glob("lib/python3/dist-packages")
     ):

@@ -11,13 +11,14 @@ import click
 
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
-from pd_units.cli.options import DURATION, skip_option, topology_of, topology_option
+from pd_units.adapters.offline import OfflineManager
+from pd_units.cli.options import DURATION, UNKNOWN_TOPOLOGY, skip_option, topology_of, topology_option
 from pd_units.cli.output import emit, envelope, json_option, warn
 from pd_units.cli.progress import Progress
 from pd_units.errors import ExitCode, WorkloadError
 from pd_units.install import Goal, Installed, Installer, conclude
 from pd_units.manifest import read_operation
-from pd_units.naming import STATE_ROOT
+from pd_units.naming import Names
 from pd_units.ports import Manager
 from pd_units.prepare import (
     Choices,
@@ -43,6 +44,13 @@ from pd_units.rollback import known_to_fail, roll_back_failed
 )
 @click.option("--no-start", is_flag=True, help="Write and enable, start nothing.")
 @click.option("--no-wait", is_flag=True, help="Start, but do not wait for readiness.")
+@click.option(
+    "--root",
+    type=click.Path(file_okay=False, exists=True, path_type=Path, resolve_path=True),
+    default="/",
+    metavar="DIR",
+    help="Install into an image: files and enablement below DIR, nothing started.",
+)
 @click.option("--no-rollback", is_flag=True, help="Leave a failed install as it is.")
 @click.option("--force", is_flag=True, help="Retry what failed before; restart everything at once.")
 @click.option("--timeout", type=DURATION, help="Longest wait for readiness (default: from [readiness]).")
@@ -58,6 +66,7 @@ def command(
     pending_code: bool,
     no_start: bool,
     no_wait: bool,
+    root: Path,
     no_rollback: bool,
     force: bool,
     timeout: float | None,
@@ -73,10 +82,11 @@ def command(
     """
     if not check:
         require_root("install")
-    choices = Choices(skip=frozenset(skip), adopt=adopt, start=not no_start, force=force)
-    manager = connect(needed=not check)
+    start = not no_start and root == Path("/")
+    choices = Choices(skip=frozenset(skip), adopt=adopt, start=start, force=force, root=root)
+    manager = OfflineManager(root) if choices.offline else connect(needed=not check)
     sources = read_sources(deployment_files(files))
-    topology = topology_of(topology_file)
+    topology = UNKNOWN_TOPOLOGY if choices.offline and topology_file is None else topology_of(topology_file)
 
     def prepare_all() -> list[Prepared]:
         plans = plan_sources(sources, topology, manager, choices)
@@ -90,9 +100,9 @@ def command(
     assert manager is not None
     with ExitStack() as stack:
         for source in sorted(sources, key=lambda each: each.deployment.name):
-            path = STATE_ROOT / source.deployment.name / "lock"
+            path = Names(source.deployment.name, root).lock
             stack.enter_context(locked(path, timeout_s=lock_timeout))
-        how = How(wait=not (no_wait or no_start), rollback=not no_rollback, timeout_s=timeout, diff=diff)
+        how = How(wait=start and not no_wait, rollback=not no_rollback, timeout_s=timeout, diff=diff)
         done = _install_all(prepare_all(), manager, how)
     return _answer(done, as_json=as_json)
 
@@ -190,11 +200,12 @@ def _answer(done: Sequence[Installed], *, as_json: bool) -> int:
 
 def _text(done: Installed) -> str:
     what = "installed" if done.changed else "nothing to change"
+    if done.report is None:
+        return f"{done.name}: {what} (generation {done.generation}); not waited for readiness"
     if done.failed is not None and done.report is not None:
         return f"{done.name}: {done.message}\n{status_text([done.report])}"
     if done.exit_code and done.report is not None:
         return status_text([done.report])
-    head = f"{done.name}: {what}" if done.report is not None else f"{done.name}: {what}, {done.message}"
     if done.report is None:
         return head
-    return head + "\n" + status_text([done.report])
+    return f"{done.name}: {what}\n{status_text([done.report])}"

@@ -31,6 +31,7 @@ class Duration(click.ParamType[float]):
 
 
 DURATION = Duration()
+UNKNOWN_TOPOLOGY = HostTopology(numa_nodes=None, gpus=None, nics=None)
 
 skip_option = click.option(
     "--skip",

@@ -41,7 +41,7 @@ def command(
     clock = SystemClock()
     outcomes = []
     for index in indexes:
-        with locked(index.names.state_dir / "lock", timeout_s=lock_timeout):
+        with locked(index.names.lock, timeout_s=lock_timeout):
             outcomes.append(
                 _restart(index, [r for r in _ORDER if not role or r in role], manager, clock, timeout)
             )

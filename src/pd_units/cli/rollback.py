@@ -42,7 +42,7 @@ def command(
     manager = connect(needed=True)
     assert manager is not None
     clock = SystemClock()
-    with locked(names.state_dir / "lock", timeout_s=lock_timeout):
+    with locked(names.lock, timeout_s=lock_timeout):
         target = target_of(names, number)
         goal = stored_goal(names, target.number, manager, adopt=adopt)
         if check:

@@ -20,10 +20,13 @@ from pd_units.uninstall import plan_uninstall, uninstall
 @click.command(name="uninstall")
 @click.argument("name")
 @click.option("--purge", is_flag=True, help="Remove its history and kept files too.")
+@click.option("--restore-retired", is_flag=True, help="Bring back the units that it had replaced.")
 @click.option("--check", is_flag=True, help="Show what would be removed, remove nothing.")
 @click.option("--lock-timeout", type=DURATION, default=10.0, help="Longest wait for another pd-units.")
 @json_option
-def command(name: str, purge: bool, check: bool, lock_timeout: float, as_json: bool) -> int:
+def command(
+    name: str, purge: bool, restore_retired: bool, check: bool, lock_timeout: float, as_json: bool
+) -> int:
     """Stop a deployment in reverse order, disable it, and remove what pd-units wrote.
 
     Files that were changed since are refused, and nothing is touched then.
@@ -46,9 +49,17 @@ def command(name: str, purge: bool, check: bool, lock_timeout: float, as_json: b
     if check:
         _, changes = plan_uninstall(names, manager)
     else:
-        with locked(names.state_dir / "lock", timeout_s=lock_timeout):
+        with locked(names.lock, timeout_s=lock_timeout):
             _, changes = plan_uninstall(names, manager)
-            uninstall(names, changes, manager, clock, lambda line: click.echo(line, err=True), purge=purge)
+            uninstall(
+                names,
+                changes,
+                manager,
+                clock,
+                lambda line: click.echo(line, err=True),
+                purge=purge,
+                restore_retired=restore_retired,
+            )
     message = f"{name} would be removed" if check else f"{name} is removed"
     obj = envelope(
         ExitCode.OK,
