@@ -206,6 +206,4 @@ def _text(done: Installed) -> str:
         return f"{done.name}: {done.message}\n{status_text([done.report])}"
     if done.exit_code and done.report is not None:
         return status_text([done.report])
-    if done.report is None:
-        return head
     return f"{done.name}: {what}\n{status_text([done.report])}"
