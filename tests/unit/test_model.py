@@ -375,8 +375,8 @@ JSON_LIKE = st.recursive(
     ),
     max_leaves=8,
 )
-WORDS = """deployment engine prefill decode standalone router readiness name retires python model gpus numa port
-    args environment bootstrap_port timeout pin sm120 environment_files"""
+WORDS = """deployment engine prefill decode standalone router readiness name retires python model gpus numa
+    port args environment bootstrap_port timeout pin sm120 environment_files"""
 KEYS = st.sampled_from(WORDS.split())
 
 
