@@ -16,6 +16,13 @@ _SECRET_WORD = re.compile(
 _SECRET_VALUE = re.compile(
     r"(hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|xox[abp]-\S+)"
 )
+_SAME_ON_BOTH = (
+    "disaggregation-transfer-backend",
+    "disaggregation-decode-allocation-policy",
+    "kv-cache-dtype",
+    "page-size",
+    "speculative-algorithm",
+)
 _WORTH_NOTHING = {"", "0", "1", "true", "false"}
 
 
@@ -140,6 +147,8 @@ def lint(deployment: Deployment) -> tuple[Fault, ...]:
     return (
         *_lint_secrets(deployment),
         *_lint_environment(deployment),
+        *_lint_user(deployment),
+        *_lint_pair(deployment),
         *_lint_clocks(deployment),
         *_lint_router(deployment),
     )
@@ -202,6 +211,25 @@ def _lint_environment(deployment: Deployment) -> Iterator[Fault]:
                 )
             if name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES"):
                 yield Fault(where, "overrides the GPU pin that pd-units renders", "use gpus and engine.pin")
+
+
+def _lint_user(deployment: Deployment) -> Iterator[Fault]:
+    if deployment.engine.user in ("root", "0"):
+        what = "the engine runs as root, and so does any code that the model brings"
+        yield Fault("engine.user", what, "name a user that can read the model and write its home")
+
+
+def _lint_pair(deployment: Deployment) -> Iterator[Fault]:
+    """Options in which prefill and decode must agree, or the KV cache of one means nothing to the other."""
+    for option in _SAME_ON_BOTH:
+        values: dict[str, Instance] = {}
+        for instance in (*deployment.prefill, *deployment.decode):
+            value = instance.args.get(option, deployment.engine.args.get(option))
+            values.setdefault(repr(value), instance)
+        if len(values) > 1:
+            first, second = list(values.values())[:2]
+            what = f"differs from {first.where}: prefill and decode must agree in it"
+            yield Fault(join_key(f"{second.where}.args", option), what, "set it once, in engine.args")
 
 
 def _lint_clocks(deployment: Deployment) -> Iterator[Fault]:

@@ -11,7 +11,7 @@ from pd_units.cli import run
 
 GOOD = """
 deployment.name = "{name}"
-engine = {{ python = "/usr/bin/python3", model = "/m" }}
+engine = {{ python = "/usr/bin/python3", model = "/m", user = "sglang" }}
 standalone = [{{ gpus = [{gpu}], port = {port} }}]
 """
 TOPOLOGY = {

@@ -15,14 +15,14 @@ from pd_units.model import Deployment, Pin, Router, check_together, lint, parse_
 
 PAIR = {
     "deployment": {"name": "pair"},
-    "engine": {"python": "/opt/e/bin/python", "model": "/models/m"},
+    "engine": {"python": "/opt/e/bin/python", "model": "/models/m", "user": "sglang"},
     "prefill": [{"gpus": [0], "port": 30000}],
     "decode": [{"gpus": [1], "port": 30002}],
     "router": {"port": 30001, "python": "/opt/r/bin/python"},
 }
 SINGLE = {
     "deployment": {"name": "single"},
-    "engine": {"python": "/opt/e/bin/python", "model": "/models/m"},
+    "engine": {"python": "/opt/e/bin/python", "model": "/models/m", "user": "sglang"},
     "standalone": [{"gpus": [0], "port": 30000}],
 }
 
@@ -66,7 +66,7 @@ def faults_of(data: dict) -> tuple[ExitCode, list[str]]:
 
 def test_defaults() -> None:
     deployment = parse(PAIR)
-    assert deployment.engine.user == "root"
+    assert parse(changed(PAIR, "engine/user", ...)).engine.user == "root"
     assert deployment.engine.pin is Pin.INDEX
     assert deployment.prefill[0].bootstrap_port == 8998
     assert deployment.decode[0].bootstrap_port is None
@@ -344,7 +344,9 @@ def test_lint_secrets() -> None:
 
 def test_lint_the_rest() -> None:
     data = changed(PAIR, "router", {"port": 80})
-    data = changed(data, "engine/user", "sglang")
+    data = changed(data, "router/user", "web")
+    data = changed(data, "prefill/0/args", {"page-size": 64, "kv-cache-dtype": "fp8_e4m3"})
+    data = changed(data, "engine/args", {"kv-cache-dtype": "fp8_e4m3"})
     data = changed(data, "readiness", {"timeout": 60, "no_progress": 90})
     environment = {
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
@@ -356,11 +358,13 @@ def test_lint_the_rest() -> None:
         "decode[0].environment.PYTORCH_CUDA_ALLOC_CONF",
         "decode[0].environment.LD_PRELOAD",
         "decode[0].environment.CUDA_VISIBLE_DEVICES",
+        "decode[0].args.page-size",
         "readiness.no_progress",
         "router.python",
         "router.port",
     ]
     assert lint(parse(PAIR)) == ()
+    assert [each.where for each in lint(parse(changed(PAIR, "engine/user", ...)))] == ["engine.user"]
 
 
 JSON_LIKE = st.recursive(

@@ -10,6 +10,7 @@ import click
 from pd_units.cli.output import emit, envelope, json_option, warn
 from pd_units.errors import DeploymentError, ExitCode, Fault
 from pd_units.model import Deployment, check_together, lint, read_deployment
+from pd_units.pinning import check_gpus_together
 
 
 @click.command()
@@ -39,6 +40,7 @@ def command(files: tuple[Path, ...], as_json: bool) -> int:
         reports.append(_report(path, deployment.name, ExitCode.OK, "valid", (), warnings))
         lines.append(f"{path}: {deployment.name} is valid")
     together = check_together(good)
+    warn(check_gpus_together(good))
     if together:
         code = max(code, ExitCode.INVALID)
         lines += ["the files do not fit together", *(f"  {fault}" for fault in together)]
