@@ -6,10 +6,10 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pd_units.attribution import ignored_module_of, place_exception
 from pd_units.engines.rules import FailureRule, Rules
 from pd_units.evidence import NOT_RETRIED, Cause, Death, Diagnosis, Evidence, ExitStatus, Strength, Verdict
 from pd_units.life import DYING, Hit, Life, Thrown
-from pd_units.attribution import ignored_module_of, place_exception
 from pd_units.tracebacks import Origin
 
 _NO_CAUSE = ("KeyboardInterrupt", "SystemExit", "EOFError", "CancelledError", "BrokenPipeError")
@@ -67,7 +67,7 @@ def conclude(
     reason = _failed(life, ended, alive, stalled)
     if reason:
         return _failed_diagnosis(life, rules, ended, stalled, lives)
-    if not life.recognised and not life.exit:
+    if not life.is_ours and not life.exit:
         return _diagnosis(life, rules, Verdict.UNKNOWN, Cause.UNKNOWN, (), lives, "not this engine's output")
     note = "stopped on request before it was ready" if life.stop_at is not None or ended is not None else ""
     return _diagnosis(life, rules, Verdict.STARTING, Cause.NONE, (), lives, note)
@@ -84,7 +84,7 @@ def _ready(life: Life) -> bool:
 
 
 def _failed(life: Life, ended: ExitStatus | None, alive: bool | None, stalled: str | None) -> bool:
-    if not life.recognised and ended is None:
+    if not life.is_ours and ended is None:
         return False
     if any(hit.strength is not Strength.SUSPICIOUS for hit in life.hits.values()):
         return True

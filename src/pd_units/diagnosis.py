@@ -13,7 +13,7 @@ from itertools import islice
 
 from pd_units.attribution import place_out_of_memory
 from pd_units.conclusion import conclude, decisive_cause, has_symptom, warmup_failed
-from pd_units.engines.rules import FailureRule, Rules, load_rules
+from pd_units.engines.rules import FailureRule, Rules, WarningRule, load_rules
 from pd_units.evidence import (
     NOT_RETRIED,
     Cause,
@@ -38,6 +38,7 @@ from pd_units.logtext import (
     segments,
     settings_start,
     shorten,
+    unwrap,
 )
 from pd_units.manager_lines import Manager, ManagerLine, parse_manager_line
 from pd_units.matcher import Found, Matcher
@@ -63,8 +64,13 @@ _DIGITS = str.maketrans("", "", "0123456789")
 _MOST_SHAPES = 4096
 _LONGEST_SHAPE = 2000
 _CHUNK_LINES = 2000
+_LONGEST_CHUNK = 4_000_000
+_UNSEEN = (None,)
 _SETTINGS_WAIT = 64
-_EXIT_CODE = re.compile(r"(?:^|\b)[Ee]xit(?:ed with)? code:? ?\(?(?P<code>-?\d{1,3})\b")
+_EXIT_CODE = re.compile(
+    r"(?:died during initialization \(exit code: |crashed with exit code |subprocess exited with code |^\S{1,60} exited with code )"
+    r"(?P<code>-?\d{1,3})\b|^[Ee]xit code: (?P<bare>-?\d{1,3})$"
+)
 _STOP = re.compile(
     r"SIGTERM received\.|Received (?:terminate|interrupt) signal|Received SIGTERM|Gracefully exiting\.\.\.|"
     r"starting graceful shutdown"
@@ -85,7 +91,7 @@ class Classifier:
         self.lives = 1
         self._cut_lives = cut_lives
         self._matcher = Matcher(rules)
-        self._boring: set[str] = set()
+        self._quiet: dict[str, tuple[WarningRule, ...]] = {}
         self._count = 0
         self._at = 0
         self._settings_at = 0
@@ -101,10 +107,10 @@ class Classifier:
         """
         self._count += 1
         line = self._count if number is None else number
-        if not manager and self._is_boring(text):
-            self._at += 1
-            return
-        self._pieces(text, line, manager)
+        if manager or len(text) > _LONGEST_SHAPE or "\n" in text or "\r" in text:
+            self._pieces(text, line, manager)
+        else:
+            self._line(text, text.translate(_DIGITS), line)
 
     def feed_many(self, lines: Iterable[str]) -> None:
         """Take many lines; the fast path for floods. The same result as `feed` for each of them."""
@@ -114,56 +120,47 @@ class Classifier:
 
     def _chunk(self, chunk: list[str]) -> None:
         joined = "\n".join(chunk)
-        if joined.count("\n") != len(chunk) - 1:
+        if joined.count("\n") != len(chunk) - 1 or "\r" in joined or len(joined) > _LONGEST_CHUNK:
             for text in chunk:
                 self.feed(text)
             return
-        shapes = joined.translate(_DIGITS)
-        new = [shape for shape in set(shapes.split("\n")) if shape not in self._boring]
-        if new:
-            exciting = self._exciting(new)
-            if exciting:
-                for text, shape in zip(chunk, shapes.split("\n"), strict=True):
-                    self._count += 1
-                    if shape in exciting:
-                        self._pieces(text, self._count, False)
-                    else:
-                        self._at += 1
-                return
-        self._count += len(chunk)
-        self._at += len(chunk)
-
-    def _exciting(self, shapes: list[str]) -> set[str]:
-        """Those of `shapes` that a rule may want; the others are remembered as boring."""
-        joined = "\n".join(shapes)
-        present = tuple(gate for gate in self._matcher.gates if gate in joined)
-        exciting = {shape for shape in shapes if any(gate in shape for gate in present)} if present else set()
-        for shape in shapes:
-            if shape not in exciting:
-                self._remember(shape)
-        return exciting
-
-    def _is_boring(self, text: str) -> bool:
-        if len(text) > _LONGEST_SHAPE or "\n" in text or "\r" in text:
-            return False
-        shape = text.translate(_DIGITS)
-        if shape in self._boring:
-            return True
-        if self._matcher.interesting(shape):
-            return False
-        self._remember(shape)
-        return True
-
-    def _remember(self, shape: str) -> None:
-        if len(shape) > _LONGEST_SHAPE:
+        shapes = joined.translate(_DIGITS).split("\n")
+        loud = {shape for shape in set(shapes) if self._quiet.get(shape, _UNSEEN)}
+        if not loud:
+            self._count += len(chunk)
+            self._at += len(chunk)
             return
-        if len(self._boring) >= _MOST_SHAPES:
-            self._boring.clear()
-        self._boring.add(shape)
+        for text, shape in zip(chunk, shapes, strict=True):
+            self._count += 1
+            if shape in loud:
+                self._line(text, shape, self._count)
+            else:
+                self._at += 1
+
+    def _line(self, text: str, shape: str, line: int) -> None:
+        """Take a single line, at once where a line of that shape is known to say nothing new."""
+        known = self._quiet.get(shape)
+        if known is None and not self._matcher.interesting(shape, recognised=self._life.recognised):
+            known = self._remember(shape, ())
+        if known is not None:
+            self._at += 1
+            for rule in known:
+                self._life.phase.warn(rule, line)
+            return
+        self._at += 1
+        outcome = self._take(plain(unwrap(text)), line, False)
+        if outcome is not None:
+            self._remember(shape, outcome)
+
+    def _remember(self, shape: str, warnings: tuple[WarningRule, ...]) -> tuple[WarningRule, ...]:
+        if len(self._quiet) >= _MOST_SHAPES:
+            self._quiet.clear()
+        self._quiet[shape] = warnings
+        return warnings
 
     def _pieces(self, text: str, line: int, manager: bool) -> None:
         waiting: str | None = None
-        for piece in segments(plain(text)):
+        for piece in segments(plain(unwrap(text))):
             self._at += 1
             if piece.endswith(("it/s]", "s/it]")):
                 waiting = piece
@@ -176,21 +173,24 @@ class Classifier:
             self._take(waiting, line, manager)
 
     # --------------------------------------------------------------------------------- one message's way
-    def _take(self, piece: str, line: int, manager: bool) -> None:
+    def _take(self, piece: str, line: int, manager: bool) -> tuple[WarningRule, ...] | None:
+        """Take one message; its warnings, where the same text with other numbers would say no more."""
         message = parse_message(piece)
         if message.body.startswith("pd-units:") or message.ident.startswith("pd-units"):
-            return
+            return None
         surely = manager or message.ident in ("systemd", "init")
         if surely or ".service: " in message.body:
             said = parse_manager_line(message.body, surely=surely)
             if said is not None:
                 self._manager_said(said, message.body, line)
             if said is not None or surely:
-                return
+                return None
         if self._pending_cut:
             self._cut(line)
-        if self._is_settings(message, line) or is_access_line(message.body) or is_usage(message.body):
-            return
+        if self._is_settings(message, line):
+            return None
+        if is_access_line(message.body) or is_usage(message.body):
+            return ()
         if message.clock_s is not None:
             self._life.clock_s = message.clock_s
         bar = find_bar(message.body)
@@ -199,30 +199,36 @@ class Classifier:
                 self._life.progress_at = self._at
                 self._life.milestones += 1
             if not bar[1]:
-                return
+                return None
             message = parse_message(bar[1])
-        self._weigh(message, line)
+        outcome = self._weigh(message, line)
+        return None if bar is not None else outcome
 
-    def _weigh(self, message: Message, line: int) -> None:
+    def _weigh(self, message: Message, line: int) -> tuple[WarningRule, ...] | None:
         life = self._life
         raised = self._tracebacks.take(message, self._at)
         if isinstance(raised, Quoted):
             life.recognised = life.recognised or "sglang" in message.body
-            return
+            return None
         window = shorten(message.body)
         found = self._matcher.match(window)
         if found.launch:
             self._launch(line)
             life = self._life
         life.recognised = life.recognised or found.identity
+        life.resembles = life.resembles or found.weak
+        life.foreign = life.foreign or found.foreign
         self._note_progress(message, found, window, line)
         self._note_exits(message.body, line)
-        if found.benign:
-            return
-        for rule in found.failures:
-            self._note_failure(rule, raised, window, line)
-        if raised is not None:
-            life.throw(raised, line, self._at, bool(found.failures))
+        if found.recovery:
+            life.recover()
+        if not (found.benign or found.recovery):
+            for rule in found.failures:
+                self._note_failure(rule, raised, window, line)
+            if raised is not None:
+                life.throw(raised, line, self._at, bool(found.failures))
+        quiet = raised is None and found.uneventful and "xit" not in window and not _STOP.search(window)
+        return tuple(found.warnings) if quiet and not self._tracebacks.sees(message) else None
 
     def _note_progress(self, message: Message, found: Found, window: str, line: int) -> None:
         life = self._life
@@ -278,11 +284,9 @@ class Classifier:
         life = self._life
         if life.stop_at is None and _STOP.search(body):
             life.stop_at = self._at
-        if "xit code" not in body and "exited with code" not in body:
-            return
-        match = _EXIT_CODE.search(body)
-        if match is not None:
-            life.child_exit(int(match["code"]), line, body, self._at)
+        match = _EXIT_CODE.search(body) if "xit" in body else None
+        if match is not None and (match["bare"] is None or has_symptom(life)):
+            life.child_exit(int(match["code"] or match["bare"]), line, body, self._at)
 
     # --------------------------------------------------------------------------------- lives and settings
     def _is_settings(self, message: Message, line: int) -> bool:
@@ -321,6 +325,7 @@ class Classifier:
 
     def _new_life(self, line: int | None) -> Life:
         self._tracebacks = Tracebacks()
+        self._quiet.clear()
         return Life(self.rules, first_line=line)
 
     def _manager_said(self, said: ManagerLine, body: str, line: int) -> None:

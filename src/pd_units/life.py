@@ -51,6 +51,8 @@ class Life:
     rules: Rules
     first_line: int | None = None
     recognised: bool = False
+    resembles: bool = False
+    foreign: bool = False
     settings_at: int | None = None
     settings_open: bool = False
     ready_line: int | None = None
@@ -78,6 +80,11 @@ class Life:
 
     def __post_init__(self) -> None:
         self.phase = StartPhase(self.rules)
+
+    @property
+    def is_ours(self) -> bool:
+        """The text is the engine's: it says so, or resembles it and nothing says otherwise."""
+        return self.recognised or (self.resembles and not self.foreign)
 
     @property
     def is_ready(self) -> bool:
@@ -143,9 +150,21 @@ class Life:
         self.child_exits.clear()
         self.thrown_at = None
 
+    def recover(self) -> None:
+        """Drop the last exception, if it was not a death: the program says that it went on without."""
+        if not self.thrown or self.thrown[-1].raised.origin in DYING:
+            return
+        last = self.thrown.pop()
+        self.thrown_at = None
+        self.hits = {
+            key: hit
+            for key, hit in self.hits.items()
+            if hit.at != last.at or hit.strength is not Strength.SUSPICIOUS
+        }
+
     def touched(self) -> bool:
         """Anything at all was seen of the process."""
-        return bool(self.recognised or self.hits or self.thrown or self.exit)
+        return bool(self.is_ours or self.hits or self.thrown or self.exit)
 
     def got_anywhere(self) -> bool:
         """This life went beyond its first lines, or ended: another launch is another life."""

@@ -7,6 +7,7 @@ compose, Ray and wrapper scripts, sometimes two stamps, and terminal colours.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ _PREFIXES = tuple(
         r"(?:- )?[\w.]{1,64} - (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) - ",
         r"\([\w.:]{1,64} pid=\d{1,8}(?:, ip=[\w.:]{1,64})?\) ",
         r"\[pod/[^\]]{1,200}\] ",
+        r"\[[Rr]ank\d{1,4}\]: ?",
         r"\[[A-Z][\w .()-]{1,40}\](?: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d)? ",
         r"(?P<stamp>\[(?:\d{4}-\d\d-\d\d |\d\d-\d\d )?(?P<clock>\d\d:\d\d:\d\d)(?:[.,]\d{1,6})?"
         + _TAG
@@ -103,6 +105,18 @@ def shorten(text: str) -> str:
     if len(text) <= HEAD + TAIL:
         return text
     return text[:HEAD] + " ... " + text[-TAIL:]
+
+
+def unwrap(text: str) -> str:
+    """The text in a line of docker's json-file log; any other text as it is."""
+    if not text.startswith('{"log":'):
+        return text
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return text
+    inner = found.get("log") if isinstance(found, dict) else None
+    return inner if isinstance(inner, str) else text
 
 
 def parse_message(text: str) -> Message:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from pd_units.engines.patterns import Pattern
 from pd_units.engines.rules import CapacityRule, FailureRule, Phase, Rules, WarningRule
-from pd_units.startphase import gates
+from pd_units.gates import TextIndex
 from pd_units.tracebacks import LITERALS as TRACEBACK_LITERALS
 
 _OWN_LITERALS = (
@@ -17,74 +17,111 @@ _OWN_LITERALS = (
     "Stopped ", "SIGTERM received", "graceful shutdown", "Gracefully exiting", "exit code", "Exit code",
     "Killed", "killed", "Shutting down",
 )  # fmt: skip
-R = TypeVar("R")
+_IDENTITIES = frozenset({"identity", "weak"})
+_FLAGS = frozenset(
+    {"identity", "weak", "foreign", "launch", "ready", "benign", "recovery", "worker", "imports"}
+)
 
 
 @dataclass(slots=True)
 class Found:
-    """What matched in one message."""
+    """What matched in one message. `sure`: the same text with other numbers would match the same."""
 
+    sure: bool = True
     identity: bool = False
+    weak: bool = False
+    foreign: bool = False
     launch: bool = False
     ready: bool = False
     benign: bool = False
+    recovery: bool = False
     worker: bool = False
+    imports: bool = False
     phases: list[Phase] = field(default_factory=list)
     capacity: list[tuple[CapacityRule, re.Match[str]]] = field(default_factory=list)
     warnings: list[WarningRule] = field(default_factory=list)
     failures: list[FailureRule] = field(default_factory=list)
+
+    @property
+    def uneventful(self) -> bool:
+        """Nothing but warnings, or nothing at all: no need to look at such a text again."""
+        events = self.launch or self.ready or self.recovery or self.worker or self.imports
+        return self.sure and not (
+            events or self.phases or self.capacity or (self.failures and not self.benign)
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Entry:
+    """A pattern, what kind of rule it belongs to, and that rule."""
+
+    pattern: Pattern
+    kind: str
+    rule: object
 
 
 class Matcher:
     """All patterns of `rules`, indexed by their fixed texts. Immutable after construction."""
 
     def __init__(self, rules: Rules) -> None:
-        index: defaultdict[str, list[tuple[Pattern, str, object]]] = defaultdict(list)
+        entries = list(_entries(rules))
+        self._index = _index(entries, rules.usual)
+        rest = [entry for entry in entries if entry.kind not in _IDENTITIES]
+        self._rest = _index(rest, rules.usual, also=(*TRACEBACK_LITERALS, *_OWN_LITERALS))
+        self._all = _index(entries, rules.usual, also=(*TRACEBACK_LITERALS, *_OWN_LITERALS))
 
-        def add(patterns: tuple[Pattern, ...], kind: str, rule: object = None) -> None:
-            for pattern in patterns:
-                for literal in pattern.literals:
-                    index[literal].append((pattern, kind, rule))
-
-        add(rules.identity, "identity")
-        add(rules.launch, "launch")
-        add(rules.ready, "ready")
-        add(rules.workers, "worker")
-        add(rules.benign, "benign")
-        for phase in rules.phases:
-            add(phase.begin, "phase", phase)
-        for capacity in rules.capacity:
-            add((capacity.pattern,), "capacity", capacity)
-        for warning in rules.warnings:
-            add(warning.patterns, "warning", warning)
-        for failure in rules.failures:
-            add(failure.patterns, "failure", failure)
-        imports = rules.ignored_import
-        if imports is not None:
-            add((imports.pattern, imports.unsupported), "import")
-        self._index = tuple((literal, tuple(entries)) for literal, entries in index.items())
-        self.gates = gates([*index, *TRACEBACK_LITERALS, *_OWN_LITERALS])
-        """A message without any of these texts means nothing to any rule."""
-
-    def interesting(self, text: str) -> bool:
-        """True where some rule may have something to say about `text`."""
-        return any(gate in text for gate in self.gates)
+    def interesting(self, text: str, *, recognised: bool) -> bool:
+        """True where some rule may have something to say about `text`; its identity, once known, has not."""
+        return (self._rest if recognised else self._all).any_in(text)
 
     def match(self, text: str) -> Found:
         """Everything that matches in `text`, which must be short (`logtext.shorten`)."""
         found = Found()
-        tried: set[int] = set()
-        for literal, entries in self._index:
-            if literal not in text:
-                continue
-            for pattern, kind, rule in entries:
-                if id(pattern) in tried:
-                    continue
-                tried.add(id(pattern))
-                match = pattern.regex.search(text)
-                if match is not None:
-                    _note(found, kind, rule, match, text)
+        for entry in set(self._index.find_in(text)):
+            found.sure = found.sure and not entry.pattern.sees_digits
+            match = entry.pattern.regex.search(text)
+            if match is not None:
+                _note(found, entry.kind, entry.rule, match, text)
+        found.failures.sort(key=lambda rule: (rule.rank, rule.name))
+        found.phases.sort(key=lambda phase: phase.order)
         return found
+
+
+def _entries(rules: Rules) -> Iterator[_Entry]:
+    flags = {
+        "identity": rules.identity,
+        "weak": rules.weak_identity,
+        "foreign": rules.foreign,
+        "launch": rules.launch,
+        "ready": rules.ready,
+        "worker": rules.workers,
+        "benign": rules.benign,
+        "recovery": rules.recoveries,
+    }
+    for kind, patterns in flags.items():
+        for pattern in patterns:
+            yield _Entry(pattern, kind, None)
+    for phase in rules.phases:
+        for pattern in phase.begin:
+            yield _Entry(pattern, "phase", phase)
+    for capacity in rules.capacity:
+        yield _Entry(capacity.pattern, "capacity", capacity)
+    for rule in (*rules.warnings, *rules.failures):
+        for pattern in rule.patterns:
+            yield _Entry(pattern, "failure" if isinstance(rule, FailureRule) else "warning", rule)
+    if rules.ignored_import is not None:
+        yield _Entry(rules.ignored_import.pattern, "imports", None)
+        yield _Entry(rules.ignored_import.unsupported, "imports", None)
+
+
+def _index(entries: Sequence[_Entry], usual: Sequence[str], also: Sequence[str] = ()) -> TextIndex[_Entry]:
+    by_text: defaultdict[str, list[_Entry]] = defaultdict(list)
+    for entry in entries:
+        for literal in entry.pattern.literals:
+            by_text[literal].append(entry)
+    for literal in also:
+        by_text.setdefault(literal, [])
+    return TextIndex({text: tuple(found) for text, found in by_text.items()}, usual)
 
 
 def _note(found: Found, kind: str, rule: object, match: re.Match[str], text: str) -> None:
@@ -98,5 +135,5 @@ def _note(found: Found, kind: str, rule: object, match: re.Match[str], text: str
     elif kind == "warning" and isinstance(rule, WarningRule):
         if rule not in found.warnings:
             found.warnings.append(rule)
-    elif kind in ("identity", "launch", "ready", "benign", "worker"):
+    elif kind in _FLAGS:
         setattr(found, kind, True)

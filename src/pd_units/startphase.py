@@ -7,7 +7,6 @@ it goes back only when a rank goes back itself, as for a draft model's weights.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from pd_units.engines.rules import CapacityRule, Phase, Rules, WarningRule
 from pd_units.evidence import Progress, Warning_
@@ -109,12 +108,3 @@ class StartPhase:
 
 def _number(text: str) -> int | float:
     return float(text) if "." in text else int(text)
-
-
-def gates(literals: Iterable[str]) -> tuple[str, ...]:
-    """The fewest of `literals` of which every text that contains any of them contains one."""
-    chosen: list[str] = []
-    for literal in sorted(set(literals), key=len):
-        if not any(short in literal for short in chosen):
-            chosen.append(literal)
-    return tuple(chosen)

@@ -15,6 +15,7 @@ from pd_units.logtext import Message
 
 _START = "Traceback (most recent call last)"
 _FRAME = re.compile(r'\s{0,12}File "(?P<file>[^"]{1,400})", line \d{1,7}(?:,? in (?P<name>.{1,120}))?')
+_INLINE_FRAME = re.compile(r'File "(?P<file>[^"]{1,400})", line \d{1,7}, in (?P<name>[\w<>]{1,120})')
 _NAMED = r"[A-Za-z_][\w.]{0,160}"
 _EXCEPTION = re.compile(
     rf"(?:{_NAMED}\.)?[A-Z_a-z]\w{{0,80}}"
@@ -29,6 +30,12 @@ _MAIN_FRAME = re.compile(
 )
 _SPAWN_FRAME = re.compile(r"^<string>$|multiprocessing/(process|spawn|forkserver|popen\w*)\.py")
 _THREAD_FRAME = re.compile(r"/threading\.py$|concurrent/futures/thread\.py|asyncio/")
+_WORKER_NAME = re.compile(
+    r"^(?:run_(?:scheduler|detokenizer|data_parallel_controller|tp_server|moe_\w+)\w*|start_(?:router|controller|detokenizer)_process)$"
+)
+_MAIN_NAME = re.compile(
+    r"^(?:prepare_server_args|_launch_subprocesses|launch_server|run_server|_launch_engine|launch_router|launch_engine)$"
+)
 _MOST_FRAMES = 40
 
 LITERALS = (
@@ -104,6 +111,11 @@ class Tracebacks:
             return _QUOTED
         return self._end(message)
 
+    @staticmethod
+    def sees(message: Message) -> bool:
+        """True for a message that could mean something to a traceback, now or in another place."""
+        return any(text in message.body for text in LITERALS)
+
     def _begin(self, message: Message) -> None:
         if not self._chained:
             self._origin = self._heading or self._origin_of(message)
@@ -111,6 +123,8 @@ class Tracebacks:
         self._chained, self._heading = False, None
         self.open, self._first = True, ""
         self.frames.clear()
+        for frame in _INLINE_FRAME.finditer(message.body):  # a collector has joined the lines
+            self._add(frame, -2)
 
     @staticmethod
     def _origin_of(message: Message) -> Origin:
@@ -126,10 +140,15 @@ class Tracebacks:
     def _add(self, frame: re.Match[str], at: int) -> None:
         self._frame_at = at
         entry = f"{frame['file']} in {(frame['name'] or '').strip()}"
-        if not self._first:
-            self._first = frame["file"]
-            if self.open and self._origin is Origin.PLAIN:
-                self._origin = _origin_of_frame(frame["file"], (frame["name"] or "").strip())
+        name = (frame["name"] or "").strip()
+        if self._origin in (Origin.PLAIN, Origin.PROCESS):
+            if _WORKER_NAME.match(name):
+                self._origin = Origin.WORKER
+            elif _MAIN_NAME.match(name):
+                self._origin = Origin.MAIN
+            elif not self._first and self.open and self._origin is Origin.PLAIN:
+                self._origin = _origin_of_frame(frame["file"], name)
+        self._first = self._first or frame["file"]
         self.frames.append(entry)
 
     def _is_quoted(self, message: Message, at: int) -> bool:

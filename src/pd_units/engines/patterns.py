@@ -17,6 +17,7 @@ _parser: Any = importlib.import_module("re._parser")
 _UNBOUNDED = HEAD + TAIL
 _MOST_STEPS = 2**27
 _SHORTEST_LITERAL = 3
+_MOST_SPELLINGS = 24
 
 
 class PatternError(ValueError):
@@ -25,10 +26,12 @@ class PatternError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A compiled expression, and the texts of which every match contains at least one."""
+    """A compiled expression, the texts of which every match contains at least one, and whether other digits
+    in a text can make it match or not."""
 
     regex: re.Pattern[str]
     literals: tuple[str, ...]
+    sees_digits: bool = True
 
     def search(self, text: str) -> re.Match[str] | None:
         """The first match in `text`, tried only where a literal stands in it."""
@@ -53,7 +56,32 @@ def compile_pattern(source: str) -> Pattern:
         raise PatternError(
             "every match must contain a fixed text of at least three characters other than digits"
         )
-    return Pattern(regex, tuple(sorted(literals)))
+    return Pattern(regex, tuple(sorted(literals)), _sees_digits(tree))
+
+
+def _sees_digits(tree: Any) -> bool:
+    """True where the pattern names digits, or counts characters, so that another number could matter."""
+    for op, argument in tree:
+        name = _name(op)
+        if (name == "LITERAL" and chr(argument).isdigit()) or name in (
+            "IN",
+            "RANGE",
+            "NOT_LITERAL",
+            "CATEGORY",
+        ):
+            return True
+        if name in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+            if argument[1] != _parser.MAXREPEAT and argument[1] > 1:
+                return True
+            if _sees_digits(argument[2]):
+                return True
+        if name == "SUBPATTERN" and _sees_digits(argument[3]):
+            return True
+        if name == "BRANCH" and any(_sees_digits(branch) for branch in argument[1]):
+            return True
+        if name in ("ASSERT", "ASSERT_NOT") and _sees_digits(argument[1]):
+            return True
+    return False
 
 
 def _name(op: Any) -> str:
@@ -63,27 +91,50 @@ def _name(op: Any) -> str:
 def _required(tree: Any) -> frozenset[str]:
     """The best set of literals one of which every match of `tree` contains; empty if there is none."""
     options: list[frozenset[str]] = []
-    run: list[str] = []
+    run = [""]
 
     def close() -> None:
-        pieces = re.split(r"[\d\n\r]", "".join(run))
-        best = max(pieces, key=len)
-        if len(best) >= _SHORTEST_LITERAL:
-            options.append(frozenset({best}))
-        run.clear()
+        pieces = [max(re.split(r"[\d\n\r]", text), key=len) for text in run]
+        if all(len(piece) >= _SHORTEST_LITERAL for piece in pieces):
+            options.append(frozenset(pieces))
+        run[:] = [""]
 
     for op, argument in tree:
         name = _name(op)
-        if name == "LITERAL":
-            run.append(chr(argument))
-            continue
-        if name == "AT" and run:
-            close()
+        if name == "AT":
+            continue  # takes no text: what stands on both sides of it is adjacent
+        spellings = _spellings(name, argument)
+        if spellings and len(run) * len(spellings) <= _MOST_SPELLINGS:
+            run[:] = [text + spelling for text in run for spelling in spellings]
             continue
         close()
         options.append(_required_of(name, argument))
     close()
     return max(options, key=_quality, default=frozenset())
+
+
+def _spellings(name: str, argument: Any) -> list[str]:
+    """The few fixed texts that one item of a pattern stands for; empty if they are many."""
+    if name == "LITERAL":
+        return [chr(argument)]
+    if name == "IN" and len(argument) <= 3 and all(_name(op) == "LITERAL" for op, _ in argument):
+        return [chr(value) for _, value in argument]
+    if name == "SUBPATTERN":
+        return _all_spellings(argument[3])
+    if name == "BRANCH":
+        branches = [_all_spellings(branch) for branch in argument[1]]
+        return [text for branch in branches for text in branch] if all(branches) else []
+    return []
+
+
+def _all_spellings(tree: Any) -> list[str]:
+    run = [""]
+    for op, argument in tree:
+        spellings = _spellings(_name(op), argument)
+        if not spellings or len(run) * len(spellings) > _MOST_SPELLINGS:
+            return []
+        run = [text + spelling for text in run for spelling in spellings]
+    return run
 
 
 def _required_of(name: str, argument: Any) -> frozenset[str]:
@@ -101,7 +152,7 @@ def _required_of(name: str, argument: Any) -> frozenset[str]:
 def _quality(literals: frozenset[str]) -> tuple[int, int]:
     if not literals:
         return (0, 0)
-    return (min(12, min(map(len, literals))), -len(literals))
+    return (min(16, min(map(len, literals))), -len(literals))
 
 
 def _refuse_costly(tree: Any) -> None:
@@ -111,11 +162,12 @@ def _refuse_costly(tree: Any) -> None:
             _refuse_costly(branch)
         return
     prefix = 0
-    for op, _ in tree:
+    for op, _ in items:
         if _name(op) != "LITERAL":
             break
         prefix += 1
-    starts = _UNBOUNDED // max(1, prefix)
+    anchored = bool(items) and _name(items[0][0]) == "AT" and _name(items[0][1]) == "AT_BEGINNING"
+    starts = 1 if anchored else _UNBOUNDED // max(1, prefix)
     steps = _steps(tree, inside=False) * starts
     if steps > _MOST_STEPS:
         raise PatternError(

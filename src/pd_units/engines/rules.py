@@ -118,6 +118,9 @@ class Rules:
 
     engine: str
     identity: tuple[Pattern, ...]
+    weak_identity: tuple[Pattern, ...]
+    foreign: tuple[Pattern, ...]
+    usual: tuple[str, ...]
     launch: tuple[Pattern, ...]
     ready: tuple[Pattern, ...]
     workers: tuple[Pattern, ...]
@@ -125,6 +128,7 @@ class Rules:
     capacity: tuple[CapacityRule, ...]
     warnings: tuple[WarningRule, ...]
     benign: tuple[Pattern, ...]
+    recoveries: tuple[Pattern, ...]
     failures: tuple[FailureRule, ...]
     exceptions: tuple[ExceptionRule, ...]
     placement: Placement | None
@@ -145,7 +149,7 @@ _KEYS: Mapping[str, frozenset[str]] = {
     "phase": frozenset({"name", "text", "silence", "begin", "bars", "anonymous_bars", "what", "whole"}),
     "capacity": frozenset({"key", "pattern", "unless", "pick"}),
     "warning": frozenset({"name", "patterns", "text", "advice"}),
-    "benign": frozenset({"name", "patterns"}),
+    "benign": frozenset({"name", "patterns", "recovers"}),
     "failure": frozenset(
         {
             "name", "patterns", "strength", "cause", "rank", "unless", "only_exception",
@@ -153,7 +157,7 @@ _KEYS: Mapping[str, frozenset[str]] = {
         }
     ),
     "exception": frozenset({"name", "cause", "rank", "types", "frames", "last_frame", "phase"}),
-    "identity": frozenset({"patterns"}),
+    "identity": frozenset({"patterns", "weak", "foreign", "usual"}),
     "launch": frozenset({"patterns"}),
     "ready": frozenset({"patterns", "workers"}),
     "ignored_import": frozenset({"pattern", "unsupported"}),
@@ -199,6 +203,13 @@ class _File:
         if not isinstance(value, bool):
             self.fault(rule, key, f"{key} must be true or false")
         return bool(value)
+
+    def texts(self, table: Mapping[str, Any], key: str, rule: str) -> tuple[str, ...]:
+        values = table.get(key, [])
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            self.fault(rule, key, f"{key} must be a list of texts")
+            return ()
+        return tuple(values)
 
     def patterns(
         self, table: Mapping[str, Any], key: str, rule: str, *, needed: bool = True
@@ -318,6 +329,11 @@ def _build(engine: str, base: Sequence[_File], extra: Sequence[_File]) -> Rules:
     return Rules(
         engine=engine,
         identity=_of_table(base, "identity", "patterns"),
+        weak_identity=_of_table(base, "identity", "weak"),
+        foreign=_of_table(base, "identity", "foreign"),
+        usual=tuple(
+            line for file in base for line in file.texts(file.table("identity"), "usual", "identity")
+        ),
         launch=_of_table(base, "launch", "patterns"),
         ready=_of_table(base, "ready", "patterns"),
         workers=_of_table(base, "ready", "workers"),
@@ -326,9 +342,8 @@ def _build(engine: str, base: Sequence[_File], extra: Sequence[_File]) -> Rules:
             rule for file in base for table in file.tables("capacity") if (rule := _capacity(file, table))
         ),
         warnings=tuple(_warning(file, table) for file in files for table in file.tables("warning")),
-        benign=tuple(
-            pattern for file in files for table in file.tables("benign") for pattern in _benign(file, table)
-        ),
+        benign=_benign(files, recovers=False),
+        recoveries=_benign(files, recovers=True),
         failures=tuple(_failure(file, table) for file in files for table in file.tables("failure")),
         exceptions=tuple(_exception(file, table) for file in files for table in file.tables("exception")),
         placement=next(filter(None, map(_placement, base)), None),
@@ -353,10 +368,15 @@ def _of_table(files: Sequence[_File], table: str, key: str) -> tuple[Pattern, ..
     )
 
 
-def _benign(file: _File, table: Mapping[str, Any]) -> tuple[Pattern, ...]:
-    rule = f"benign {table.get('name', '')}".strip()
-    file.keys("benign", table, rule)
-    return file.patterns(table, "patterns", rule)
+def _benign(files: Sequence[_File], *, recovers: bool) -> tuple[Pattern, ...]:
+    found: list[Pattern] = []
+    for file in files:
+        for table in file.tables("benign"):
+            rule = f"benign {table.get('name', '')}".strip()
+            file.keys("benign", table, rule)
+            if file.flag(table, "recovers", rule) is recovers:
+                found.extend(file.patterns(table, "patterns", rule))
+    return tuple(found)
 
 
 def _phase(file: _File, number: int, table: Mapping[str, Any]) -> Phase:
