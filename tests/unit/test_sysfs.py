@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pd_units.adapters.sysfs import read_topology
+from pd_units.adapters.systemd_files import systemd_version
 from pd_units.topology import Gpu, NumaNode
 
 
@@ -176,3 +177,17 @@ def test_nonsense_is_not_known(tree: Tree) -> None:
     found = read_topology(tree.root)
     assert found.gpus == (Gpu(index=0, pci_address="0000:01:00.0"),)
     assert found.numa_nodes == (NumaNode(id=0, cpus=""),)
+
+
+@pytest.mark.parametrize(
+    ("library", "version"),
+    [
+        ("usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-252.so", 252),
+        ("usr/lib/systemd/libsystemd-shared-257.9-1.fc42.so", 257),
+        ("usr/lib64/systemd/libsystemd-shared-249.so", 249),
+        ("usr/lib/systemd/other", None),
+    ],
+)
+def test_systemd_version_from_files(tree: Tree, library: str, version: int | None) -> None:
+    tree.write(library, "")
+    assert systemd_version(tree.root) == version

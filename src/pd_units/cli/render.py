@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from pd_units.adapters.host import host_facts
+from pd_units.adapters.systemd_files import systemd_version
 from pd_units.cli.options import topology_of, topology_option
 from pd_units.cli.output import emit, envelope, json_option, warn
 from pd_units.errors import ExitCode, HostError
@@ -26,7 +28,10 @@ def command(file: Path, output: Path | None, topology_file: Path | None, as_json
     The same file on the same host, or with the same --topology, gives the same bytes.
     """
     deployment = read_deployment(file)
-    plan = make_plan(deployment, host_facts(deployment, topology_of(topology_file), None))
+    facts = host_facts(deployment, topology_of(topology_file), None)
+    # as install would ask the manager, but without one
+    facts = replace(facts, systemd_version=systemd_version() or facts.systemd_version)
+    plan = make_plan(deployment, facts)
     units = (*render_units(plan), *shipped_units())
     warnings = (*lint(deployment), *plan.warnings)
     warn(warnings)
