@@ -237,7 +237,7 @@ class _Planner:
         return f"{self.deployment.name} {instance.role}{number} (pd-units)"
 
     def _helper(self, verb: str, unit: str) -> list[str]:
-        # -I: no code from the engine's PYTHONPATH or working directory may run as root (see ADR 0012)
+        # -I: no code from the engine's PYTHONPATH or working directory may run as root (docs/adr/0012)
         python = [self.host.pd_units_python, "-I", "-m", "pd_units.supervise"]
         return [*python, verb, "--deployment", self.deployment.name, "--unit", unit]
 
