@@ -14,6 +14,9 @@ from pd_units.errors import Fault
 #: Longest string the kernel passes as one argument or variable, in bytes (MAX_ARG_STRLEN less its NUL).
 TEXT_MAX: Final = 128 * 1024 - 1
 
+#: Highest number of a GPU or NUMA node: systemd's NUMAMask= takes no more nodes than the kernel has (1024).
+INDEX_MAX: Final = 1023
+
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MISSING: Final = object()
@@ -196,9 +199,9 @@ class Table:
         good: list[int] = []
         for number, value in enumerate(values):
             where = f"{self.where(key)}[{number}]"
-            if type(value) is not int or value < 0:
+            if type(value) is not int or not 0 <= value <= INDEX_MAX:
                 shown = value if type(value) is int else kind_of(value)
-                self.faults.add(where, f"must be a {what} (0, 1, ...), not {shown}")
+                self.faults.add(where, f"must be a {what} (0 to {INDEX_MAX}), not {shown}")
             elif value in good:
                 self.faults.add(where, f"{what} {value} is there twice", placement=True)
             else:

@@ -10,7 +10,7 @@ from typing import Final
 from pd_units.errors import DeploymentError, ExitCode
 from pd_units.model_args import read_args
 from pd_units.model_check import check_alone, check_roles
-from pd_units.model_fields import Faults, Table, kind_of
+from pd_units.model_fields import INDEX_MAX, Faults, Table, kind_of
 from pd_units.model_types import (
     DEFAULT_BOOTSTRAP_PORT,
     Deployment,
@@ -43,7 +43,7 @@ def parse_deployment(text: str, *, source: str) -> Deployment:
     """
     try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of more digits than int() takes
         raise DeploymentError(
             f"{source} is not TOML: {error or 'nested too deeply'}", exit_code=ExitCode.UNREADABLE
         ) from error
@@ -150,7 +150,7 @@ def _numa(table: Table) -> Numa:
         return "auto"
     if value == "none":
         return "none"
-    if type(value) is int and value >= 0:
+    if type(value) is int and 0 <= value <= INDEX_MAX:
         return (value,)
     if type(value) is list:
         return table.integers("numa", what="NUMA node", plural="NUMA nodes", required=True) or "auto"

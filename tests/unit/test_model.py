@@ -185,10 +185,11 @@ def test_two_prefills_need_two_bootstrap_ports() -> None:
         ("prefill/0/gpus", ..., "prefill[0].gpus: is missing"),
         ("prefill/0/gpus", [], "prefill[0].gpus: is an empty list"),
         ("prefill/0/gpus", 0, "prefill[0].gpus: must be a list of GPU indexes, not an integer"),
-        ("prefill/0/gpus", ["0"], "prefill[0].gpus[0]: must be a GPU index (0, 1, ...), not a string"),
-        ("prefill/0/gpus", [True], "prefill[0].gpus[0]: must be a GPU index (0, 1, ...), not a boolean"),
-        ("prefill/0/gpus", [-1], "prefill[0].gpus[0]: must be a GPU index (0, 1, ...), not -1"),
+        ("prefill/0/gpus", ["0"], "prefill[0].gpus[0]: must be a GPU index (0 to 1023), not a string"),
+        ("prefill/0/gpus", [True], "prefill[0].gpus[0]: must be a GPU index (0 to 1023), not a boolean"),
+        ("prefill/0/gpus", [-1], "prefill[0].gpus[0]: must be a GPU index (0 to 1023), not -1"),
         ("prefill/0/numa", -1, "prefill[0].numa: must be a NUMA node"),
+        ("prefill/0/numa", 1024, "prefill[0].numa: must be a NUMA node"),
         ("prefill/0/numa", True, "prefill[0].numa: must be a NUMA node"),
         ("prefill/0/numa", "all", "prefill[0].numa: must be a NUMA node"),
         ("prefill/0/numa", [], "prefill[0].numa: is an empty list"),
@@ -276,7 +277,8 @@ def test_every_fault_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a = ", "[deployment]\n[deployment]\n", "a = 1\na = 2\n", "x" * 10, "a = [" * 5000]
+    "text",
+    ["a = ", "[deployment]\n[deployment]\n", "a = 1\na = 2\n", "x" * 10, "a = [" * 5000, "a = " + "1" * 5000],
 )
 def test_what_is_not_toml(text: str) -> None:
     with pytest.raises(DeploymentError) as caught:

@@ -45,7 +45,9 @@ def command(files: tuple[Path, ...], as_json: bool) -> int:
         code = max(code, ExitCode.INVALID)
         lines += ["the files do not fit together", *(f"  {fault}" for fault in together)]
     message = "valid" if code is ExitCode.OK else "invalid"
-    fields = {"files": reports, "faults": [_fault(each) for each in together]}
+    faults = [{"file": each["file"], **fault} for each in reports for fault in each["faults"]]
+    faults += [{"file": None, **_fault(each)} for each in together]
+    fields = {"files": reports, "faults": faults}
     if as_json or code is ExitCode.OK:
         emit(as_json, envelope(code, message, **fields), "\n".join(lines))
     else:
