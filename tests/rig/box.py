@@ -239,7 +239,8 @@ class Box:
         """The host command that runs `argv` in the box: its namespaces, its cgroup, a clean environment."""
         home = "/root" if user == "root" else f"/home/{user}"
         variables = {**BOX_ENV, "HOME": home, "USER": user, "LOGNAME": user, **(env or {})}
-        inside = ["env", "-i", *(f"{key}={value}" for key, value in variables.items())]
+        inside = ["env", "-i", "--default-signal=INT,QUIT"]
+        inside += [f"{key}={value}" for key, value in variables.items()]
         # Dies with nsenter, which cannot pass a kill on through the PID namespace.
         inside += ["setpriv", "--pdeathsig", "KILL"]
         if user != "root":
@@ -340,10 +341,10 @@ class Box:
             raise BoxError(f"{error}; states seen: {states_seen}\n{self.journal(unit)[-3000:]}") from None
 
     def journal(self, unit: str | None = None, *more: str) -> str:
-        """The journal, messages only, oldest first."""
+        """The journal, messages only, oldest first; "" also when a --grep= finds nothing (then it exits 1)."""
         self.run(["journalctl", "--sync"])
         only = ["--unit", unit] if unit else []
-        return self.run(["journalctl", "--no-pager", "--output=cat", "--all", *only, *more]).check().out
+        return self.run(["journalctl", "--no-pager", "--output=cat", "--all", *only, *more]).check(0, 1).out
 
     def http(self, url: str, body: Any = None, *, timeout_s: float = 30.0) -> tuple[int, str]:
         """Status and body of a GET, or of a POST of `body` as JSON, from inside the box; 0: no answer."""
