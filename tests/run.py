@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """One command for a newcomer, one for all tests; both work from a clean clone on Debian or Ubuntu, as root.
 
-    sudo python3 tests/run.py demo    a throw-away box: `pd-units install`, a completion through the real router
+    sudo python3 tests/run.py demo    a throw-away box: `pd-units install`, a completion through the router
     sudo python3 tests/run.py all     ruff, mypy and every test, those on booted systemd 252 and 257 included
     python3 tests/run.py all --fast   without the booted ones
 
