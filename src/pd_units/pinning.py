@@ -160,7 +160,7 @@ class Placer:
             return None
         if node.memory_bytes == 0:
             return "has no memory"
-        return None if node.cpus else "has no CPUs"
+        return "has no CPUs" if node.cpus == "" else None
 
     def _compare_with_gpus(self, where: str, nodes: Sequence[int], gpus: Sequence[Gpu]) -> None:
         away = [gpu for gpu in gpus if gpu.numa is not None and gpu.numa not in nodes]
@@ -188,7 +188,7 @@ class Placer:
 
     def _cpus(self, nodes: Sequence[int]) -> str | None:
         found = [self.topology.numa_node(number) for number in nodes]
-        cpus = {cpu for node in found if node is not None for cpu in parse_cpu_list(node.cpus)}
+        cpus = {cpu for node in found if node is not None for cpu in parse_cpu_list(node.cpus or "")}
         return format_cpu_list(cpus) if cpus and None not in found else None
 
     def _pin(

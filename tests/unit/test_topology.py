@@ -16,9 +16,8 @@ from pd_units.topology import (
     format_cpu_list,
     normalise_pci_address,
     parse_cpu_list,
-    to_json,
-    topology_from_json,
 )
+from pd_units.topology_json import to_json, topology_from_json
 
 
 @given(st.sets(st.integers(0, 500)))
@@ -54,13 +53,13 @@ def test_malformed_pci_addresses(text: str) -> None:
 
 def test_json_comes_back() -> None:
     topology = HostTopology(
-        numa_nodes=(NumaNode(id=2, cpus="0-3", memory_bytes=1, distances=(10,)), NumaNode(id=7, cpus="")),
+        numa_nodes=(NumaNode(id=2, cpus="0-3", memory_bytes=1, distances=(10, 20)), NumaNode(id=7, cpus="")),
         gpus=(Gpu(index=0, uuid="GPU-1", pci_address="0000:01:00.0", numa=7, compute_capability="12.0"),),
         nics=(Nic(name="eth0"),),
     )
     assert topology_from_json(to_json(topology)) == topology
     assert topology_from_json(to_json(UNKNOWN)) == UNKNOWN
-    assert to_json(UNKNOWN) == {"numa_nodes": None, "gpus": None, "nics": None}
+    assert to_json(UNKNOWN) == {"numa_nodes": None, "gpus": None, "nics": None, "driver": None, "notes": []}
 
 
 def test_unknown_keys_and_the_envelope_are_skipped() -> None:
@@ -76,11 +75,34 @@ def test_unknown_keys_and_the_envelope_are_skipped() -> None:
         ({"gpus": [3]}, "gpus[0]: must be an object"),
         ({"gpus": [{}]}, "gpus[0].index: is missing"),
         ({"gpus": [{"index": True}]}, "gpus[0].index: must be a whole number or null"),
-        ({"gpus": [{"index": -2}]}, "gpus[0].index: must not be negative"),
+        ({"gpus": [{"index": -2}]}, "gpus[0].index: must be from 0 to"),
         ({"gpus": [{"index": 0, "pci_address": "x"}]}, "gpus[0].pci_address: not a PCI address"),
         ({"gpus": [{"index": 0, "uuid": 3}]}, "gpus[0].uuid: must be a string or null"),
         ({"gpus": [{"index": 0}, {"index": 0}]}, "gpus[1].index: GPU 0 is there twice"),
-        ({"gpus": [{"index": 0, "uuid": "a"}, {"index": 1, "uuid": "a"}]}, "gpus[1].uuid: a is there twice"),
+        (
+            {"gpus": [{"index": 0, "uuid": "GPU-a"}, {"index": 1, "uuid": "GPU-a"}]},
+            "gpus[1].uuid: GPU-a is there twice",
+        ),
+        ({"gpus": [{"index": 0, "uuid": "0,1"}]}, "gpus[0].uuid: '0,1' is none (it looks like GPU-"),
+        ({"gpus": [{"index": 0, "compute_capability": "12"}]}, "gpus[0].compute_capability: '12' is none"),
+        ({"gpus": [{"index": 0, "memory_bytes": -1}]}, "gpus[0].memory_bytes: must not be negative"),
+        ({"gpus": [{"index": 0, "mig": 1}]}, "gpus[0].mig: must be true, false or null"),
+        (
+            {"gpus": [{"index": 0, "pci_address": "01:00.0"}, {"index": 1, "pci_address": "0000:01:00.0"}]},
+            "gpus[1].pci_address: 0000:01:00.0 is there twice",
+        ),
+        (
+            {"gpus": [{"index": 0, "pci_address": "81:00.0"}, {"index": 1, "pci_address": "01:00.0"}]},
+            "gpus: GPU 1 (0000:01:00.0) comes before GPU 0 (0000:81:00.0) on the PCI bus",
+        ),
+        ({"gpus": [], "driver": 3}, "topology.driver: must be a string or null"),
+        ({"numa_nodes": [{"id": 0, "memory_bytes": "1"}]}, "numa_nodes[0].memory_bytes: must be a whole"),
+        ({"numa_nodes": [{"id": 0, "distances": [10, 20]}]}, "numa_nodes[0].distances: has 2 values for 1"),
+        ({"numa_nodes": [{"id": 99999}]}, "numa_nodes[0].id: must be from 0 to"),
+        (
+            {"numa_nodes": [{"id": 0}], "nics": [{"name": "a", "numa": 1}]},
+            "nics[0].numa: there is no NUMA node 1",
+        ),
         ({"numa_nodes": [{"id": 0, "cpus": "x"}]}, "numa_nodes[0].cpus: not a CPU list"),
         ({"numa_nodes": [{"id": 0, "distances": ["x"]}]}, "numa_nodes[0].distances: must be a list"),
         (

@@ -12,7 +12,8 @@ from pd_units.adapters.sysfs import read_topology
 from pd_units.durations import parse_duration
 from pd_units.errors import DeploymentError, ExitCode
 from pd_units.preflight import CHECKS
-from pd_units.topology import HostTopology, topology_from_json
+from pd_units.topology import HostTopology
+from pd_units.topology_json import topology_from_json
 
 
 class Duration(click.ParamType[float]):

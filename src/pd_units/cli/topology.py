@@ -9,7 +9,8 @@ import click
 from pd_units.adapters.sysfs import read_topology
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.errors import ExitCode
-from pd_units.topology import Gpu, HostTopology, Nic, NumaNode, to_json
+from pd_units.topology import Gpu, HostTopology, Nic, NumaNode
+from pd_units.topology_json import to_json
 
 
 @click.command()
