@@ -18,8 +18,10 @@ from pd_units.plan_checks import check_options
 from pd_units.plan_environment import backend_environment, router_environment
 from pd_units.topology import HostTopology
 
-__all__ = ["Backend", "HostFacts", "Plan", "UnitPlan", "check_gpus_together", "make_plan"]
+__all__ = ["DEFAULT_SYSTEMD", "Backend", "HostFacts", "Plan", "UnitPlan", "check_gpus_together", "make_plan"]
 
+#: Where systemd's version cannot be seen: the oldest that the units are made for.
+DEFAULT_SYSTEMD = 252
 #: Automatic restarts in one start-limit interval after which systemd gives up.
 START_LIMIT_BURST = 5
 _MARGIN_S = 60
@@ -37,7 +39,7 @@ class HostFacts:
 
     topology: HostTopology
     pd_units_python: str
-    systemd_version: int = 252
+    systemd_version: int = DEFAULT_SYSTEMD
     engine_version: str | None = None
     router_version: str | None = None
 

@@ -9,28 +9,32 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from pd_units.adapters.systemd_files import systemd_version
 from pd_units.errors import ExitCode, HostError, TemplateError
 from pd_units.model import Deployment
 from pd_units.naming import under
-from pd_units.plan import HostFacts
+from pd_units.plan import DEFAULT_SYSTEMD, HostFacts
 from pd_units.ports import Manager
 from pd_units.render import RenderedUnit
 from pd_units.topology import HostTopology
 
-_DEFAULT_SYSTEMD = 252
 _VERIFY_TIMEOUT_S = 60.0
 
 
 def host_facts(
     deployment: Deployment, topology: HostTopology, manager: Manager | None, *, root: Path = Path("/")
 ) -> HostFacts:
-    """What `make_plan` must know of the host at `root`. Versions that cannot be seen are None."""
+    """What `make_plan` must know of the host at `root`. Versions that cannot be seen are None.
+
+    Without a manager, systemd's version is that of the files installed at `root`: the same units come out.
+    """
+    version = manager.version() if manager is not None else systemd_version(root)
     router = deployment.router
     router_python = (router.python if router is not None else None) or deployment.engine.python
     return HostFacts(
         topology=topology,
         pd_units_python=sys.executable,
-        systemd_version=manager.version() if manager is not None else _DEFAULT_SYSTEMD,
+        systemd_version=version or DEFAULT_SYSTEMD,
         engine_version=installed_version(root, deployment.engine.python, "sglang"),
         router_version=installed_version(root, router_python, "sglang_router"),
     )

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from pd_units.adapters.systemd_files import systemd_version
 from pd_units.errors import ExitCode, HostError
 from pd_units.naming import UNIT_DIR, under
+from pd_units.plan import DEFAULT_SYSTEMD
 from pd_units.ports import ActiveState, UnitStatus
-
-_OLDEST = 252
 
 
 class OfflineManager:
@@ -41,13 +40,8 @@ class OfflineManager:
         )
 
     def version(self) -> int:
-        """The version of systemd in the image, from its library's name; 252 if it is not seen."""
-        for pattern in ("usr/lib/systemd", "usr/lib/*/systemd", "usr/lib64/systemd"):
-            for library in sorted(self._root.glob(f"{pattern}/libsystemd-shared-*.so")):
-                match = re.search(r"shared-(\d+)", library.name)
-                if match:
-                    return int(match[1])
-        return _OLDEST
+        """The version of systemd in the image, from its files; the oldest supported if it is not seen."""
+        return systemd_version(self._root) or DEFAULT_SYSTEMD
 
     def unit(self, name: str) -> UnitStatus:
         """A unit that does not run; whether it is there and enabled."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from pd_units.adapters.host import host_facts
-from pd_units.adapters.systemd_files import systemd_version
 from pd_units.cli.options import topology_of, topology_option
 from pd_units.cli.output import emit, envelope, json_option, warn
 from pd_units.errors import ExitCode, HostError
@@ -29,8 +27,6 @@ def command(file: Path, output: Path | None, topology_file: Path | None, as_json
     """
     deployment = read_deployment(file)
     facts = host_facts(deployment, topology_of(topology_file), None)
-    # as install would ask the manager, but without one
-    facts = replace(facts, systemd_version=systemd_version() or facts.systemd_version)
     plan = make_plan(deployment, facts)
     units = (*render_units(plan), *shipped_units())
     warnings = (*lint(deployment), *plan.warnings)
