@@ -1,4 +1,4 @@
-"""Tells lines that mean nothing to any rule from the rest, fast: an index of texts by four of their characters.
+"""Tells lines that mean nothing from the rest, fast: an index of texts by four of their characters.
 
 Hundreds of fixed texts are looked for in every line. Each is filed under its rarest run of four characters; a
 line's own runs are met with those keys in one set operation, and only texts filed under a common key are

@@ -13,6 +13,7 @@ from pd_units.tracebacks import Origin, Raised
 _KEPT_TEXT = 400
 _KEPT_EXCEPTIONS = 24
 _KEPT_IMPORTS = 512
+_SOON = 200
 DYING = (Origin.WORKER, Origin.MAIN, Origin.PROCESS)
 """Whose exception is a death."""
 
@@ -149,6 +150,16 @@ class Life:
         self.thrown.clear()
         self.child_exits.clear()
         self.thrown_at = None
+
+    def interrupt(self, at: int) -> None:
+        """Somebody pressed Ctrl-C: what died of that is no failure."""
+        if self.stop_at is None:
+            self.stop_at = at
+        self.hits = {
+            key: hit
+            for key, hit in self.hits.items()
+            if not (isinstance(hit.rule, FailureRule) and hit.rule.deliberate and hit.at > at - _SOON)
+        }
 
     def recover(self) -> None:
         """Drop the last exception, if it was not a death: the program says that it went on without."""

@@ -28,7 +28,7 @@ _TAG = r"(?P<tag>(?: [A-Z_]{2,12}\d{1,4}){0,8})"
 _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
-        r" {0,8}\d{1,7}\.\d\d (?=[^\d])",  # seconds since the start, as a recorder writes them
+        r" {0,8}\d{1,7}\.\d\d (?=.)",  # seconds since the start, as a recorder writes them
         rf"[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{{1,9}})? {_IDENT}(?:\[(?P<pid>\d{{1,8}})\])?: ",
         rf"{_ISO} {_IDENT}\[(?P<pid>\d{{1,8}})\]: ",
         rf"{_ISO}(?: |$)",
@@ -46,7 +46,7 @@ _PREFIXES = tuple(
         r"(?P<tag>Rank \d{1,4}): ",
     )
 )
-_FIRST = re.compile(r"[\[ (\d\w]")
+_FIRST = re.compile(r"[\[ (\w-]")
 
 _ACCESS = re.compile(r'"(?:GET|POST|PUT|DELETE|HEAD|OPTIONS|PATCH|PRI) [^"]{0,2000} HTTP/[\d.]{1,4}"')
 _ROUTER_ACCESS = re.compile(r"http_request\{method=")
@@ -54,8 +54,8 @@ _SETTINGS = re.compile(r"server_args(?:=|: ?\{)|ServerArgs\(|Namespace\(")
 _PAIR = re.compile(r"""[(,{] ?'?[a-z][a-z0-9_]{2,60}'?(?:=|: )""")
 _OPTION_HELP = re.compile(r"^ {4,}\[?--?[a-z]|^ {1,30}\[--|^usage: ")
 _BAR = re.compile(
-    r"(?P<percent>\d{1,3})%(?: Completed)? ?\|(?:[^|\r\n]{0,160}\|)? ?(?P<done>\d{1,9})/(?P<total>\d{1,9}) "
-    r"\[\d{1,4}:\d\d(?::\d\d)?<[^\]\r\n]{0,80}\]"
+    r"(?P<percent>\d{1,3})%(?: Completed)? ?\|(?:[^|\r\n]{0,600}\|)? ?"
+    r"(?P<done>[\d.]{1,9}[kMGT]?B?)/(?P<total>[\d.]{1,9}[kMGT]?B?) \[\d{1,4}:\d\d(?::\d\d)?<[^\]\r\n]{0,80}\]"
 )
 
 
@@ -116,7 +116,7 @@ def unwrap(text: str) -> str:
     except ValueError:
         return text
     inner = found.get("log") if isinstance(found, dict) else None
-    return inner if isinstance(inner, str) else text
+    return inner.rstrip("\r\n") if isinstance(inner, str) else text
 
 
 def parse_message(text: str) -> Message:
@@ -183,7 +183,7 @@ def is_usage(body: str) -> bool:
 
 def find_bar(body: str) -> tuple[Bar, str] | None:
     """The last progress bar in `body`, and the text behind it; None without a bar."""
-    if "it]" not in body and "it/s" not in body and "s/it" not in body:
+    if "%" not in body or not any(unit in body for unit in ("it]", "it/s", "s/it", "B/s]")):
         return None
     last, before = None, 0
     for match in _BAR.finditer(body):
@@ -193,4 +193,14 @@ def find_bar(body: str) -> tuple[Bar, str] | None:
         return None
     label = body[max(before, last.start() - 120) : last.start()].strip(" :|\t]")
     label = label.rsplit("]", 1)[-1].strip(" :")
-    return Bar(label, int(last["done"]), int(last["total"])), body[last.end() :].strip()
+    return Bar(label, _amount(last["done"]), _amount(last["total"])), body[last.end() :].strip()
+
+
+def _amount(text: str) -> int:
+    """A bar's count; sizes ("1.50G") in bytes."""
+    digits = text.rstrip("B")
+    scale = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}.get(digits[-1:], 1)
+    try:
+        return int(float(digits.rstrip("kMGT")) * scale)
+    except ValueError:
+        return 0

@@ -13,9 +13,9 @@ from pd_units.gates import TextIndex
 from pd_units.tracebacks import LITERALS as TRACEBACK_LITERALS
 
 _OWN_LITERALS = (
-    "it/s", "s/it", "?it]", "erver_args", "ServerArgs(", ".service", "Starting ", "Started ", "Stopping ",
-    "Stopped ", "SIGTERM received", "graceful shutdown", "Gracefully exiting", "exit code", "Exit code",
-    "Killed", "killed", "Shutting down",
+    "it/s]", "s/it]", "?it]", "B/s]", "it/s, ", "erver_args", "ServerArgs(", ".service", "Starting ",
+    "Started ", "Stopping ", "Stopped ", "SIGTERM received", "graceful shutdown", "Gracefully exiting",
+    "exit code", "Exit code", "exited with code", "Received ", "Shutting down", "^C",
 )  # fmt: skip
 _IDENTITIES = frozenset({"identity", "weak"})
 _FLAGS = frozenset(
@@ -106,9 +106,12 @@ def _entries(rules: Rules) -> Iterator[_Entry]:
             yield _Entry(pattern, "phase", phase)
     for capacity in rules.capacity:
         yield _Entry(capacity.pattern, "capacity", capacity)
-    for rule in (*rules.warnings, *rules.failures):
-        for pattern in rule.patterns:
-            yield _Entry(pattern, "failure" if isinstance(rule, FailureRule) else "warning", rule)
+    for warning in rules.warnings:
+        for pattern in warning.patterns:
+            yield _Entry(pattern, "warning", warning)
+    for failure in rules.failures:
+        for pattern in failure.patterns:
+            yield _Entry(pattern, "failure", failure)
     if rules.ignored_import is not None:
         yield _Entry(rules.ignored_import.pattern, "imports", None)
         yield _Entry(rules.ignored_import.unsupported, "imports", None)
