@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "golden"))
 from rig.box import Box
 from rig.host import missing_packages
 from rig.images import SUITES, Image
