@@ -1,16 +1,19 @@
-"""`pd-units topology`: GPUs, NUMA nodes, CPUs and NICs of a host."""
+"""`pd-units topology`: GPUs, NUMA nodes, CPUs and NICs of a host, and the units that were placed on them."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from pd_units.adapters.sysfs import read_topology
 from pd_units.cli.output import emit, envelope, json_option
-from pd_units.errors import ExitCode
-from pd_units.topology import Gpu, HostTopology, Nic, NumaNode
+from pd_units.errors import ExitCode, HostError
+from pd_units.index import installed_names, read_index
 from pd_units.topology_json import to_json
+from pd_units.topology_svg import draw_svg
+from pd_units.topology_text import Tenant, draw_text, summary, to_ascii
 
 
 @click.command()
@@ -18,68 +21,59 @@ from pd_units.topology_json import to_json
     "--sysroot",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     default="/",
+    metavar="DIR",
     help="Read DIR/sys and DIR/proc in place of this host's.",
 )
+@click.option(
+    "--svg", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it into FILE, too."
+)
 @json_option
-def command(sysroot: Path, as_json: bool) -> None:
-    """Show the GPUs, NUMA nodes, CPUs and NICs of this host.
+def command(sysroot: Path, svg: Path | None, as_json: bool) -> None:
+    """Show the GPUs, NUMA nodes, CPUs and NICs of this host, and which installed unit has which.
 
-    `--json` writes what `--topology FILE` of render, diff and install takes.
+    GPUs count in PCI order, as nvidia-smi does. What is not known is null in --json, a question mark in the
+    picture, and named in the notes. --json writes what --topology FILE of render, diff and install takes.
     """
     topology = read_topology(sysroot)
-    emit(as_json, envelope(ExitCode.OK, _summary(topology), **to_json(topology)), _text(topology))
+    tenants = _tenants() if sysroot.resolve() == Path("/") else ()
+    if svg is not None:
+        _write(svg, draw_svg(topology, tenants))
+    fields = {
+        **to_json(topology),
+        "units": [
+            {"unit": each.unit, "role": each.role, "gpus": list(each.gpus), "numa": list(each.numa)}
+            for each in tenants
+        ],
+    }
+    emit(
+        as_json, envelope(ExitCode.OK, summary(topology), **fields), _for_stdout(draw_text(topology, tenants))
+    )
 
 
-def _summary(topology: HostTopology) -> str:
-    def count(items: tuple[object, ...] | None, one: str) -> str:
-        return f"{one}s not known" if items is None else f"{len(items)} {one}{'' if len(items) == 1 else 's'}"
-
-    return f"{count(topology.gpus, 'GPU')}, {count(topology.numa_nodes, 'NUMA node')}"
-
-
-def _text(topology: HostTopology) -> str:
-    lines: list[str] = []
-    nodes = topology.numa_nodes or ()
-    for node in nodes:
-        lines.append(_node_line(node))
-        lines += [f"  {_gpu_line(gpu)}" for gpu in topology.gpus or () if gpu.numa == node.id]
-        lines += [f"  {_nic_line(nic)}" for nic in topology.nics or () if nic.numa == node.id]
-    numbers = {node.id for node in nodes}
-    homeless = [_gpu_line(gpu) for gpu in topology.gpus or () if gpu.numa not in numbers]
-    homeless += [_nic_line(nic) for nic in topology.nics or () if nic.numa not in numbers]
-    if homeless:
-        lines.append("no NUMA node known (nothing is bound for these)")
-        lines += [f"  {line}" for line in homeless]
-    if topology.numa_nodes is None:
-        lines.append("NUMA nodes: not known")
-    elif not nodes:
-        lines.append("NUMA nodes: none, the kernel has no NUMA support")
-    elif len(nodes) == 1:
-        lines.append("One NUMA node: units are not bound")
-    if topology.gpus is None:
-        lines.append("GPUs: not known (no NVIDIA device on the PCI bus and no driver loaded)")
-    elif not topology.gpus:
-        lines.append("GPUs: none")
-    return "\n".join(lines)
+def _tenants() -> tuple[Tenant, ...]:
+    """The installed units that have GPUs or NUMA nodes. A damaged index costs its own units only."""
+    found = []
+    for name in installed_names():
+        try:
+            index = read_index(name)
+        except HostError:
+            continue
+        for unit in index.units if index is not None else ():
+            if unit.gpus or unit.numa:
+                found.append(Tenant(unit=unit.unit, role=unit.role, gpus=unit.gpus, numa=unit.numa))
+    return tuple(found)
 
 
-def _node_line(node: NumaNode) -> str:
-    parts = [f"CPUs {node.cpus}" if node.cpus else "no CPUs"]
-    if node.memory_bytes is not None:
-        parts.append(f"{node.memory_bytes / 2**30:.0f} GiB")
-    if len(node.distances) > 1:
-        parts.append(f"distances {' '.join(map(str, node.distances))}")
-    return f"NUMA node {node.id}: {', '.join(parts)}"
+def _for_stdout(text: str) -> str:
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return to_ascii(text)
+    return text
 
 
-def _gpu_line(gpu: Gpu) -> str:
-    parts = [gpu.pci_address or "PCI address not known", gpu.name or "model not known"]
-    parts.append(f"compute capability {gpu.compute_capability or 'not known'}")
-    if gpu.memory_bytes is not None:
-        parts.append(f"{gpu.memory_bytes / 2**30:.0f} GiB")
-    parts.append(gpu.uuid or "UUID not known (is the driver loaded?)")
-    return f"GPU {gpu.index}: {', '.join(parts)}"
-
-
-def _nic_line(nic: Nic) -> str:
-    return f"NIC {nic.name}: {nic.pci_address}"
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise HostError(f"cannot write {path}: {error.strerror}", exit_code=ExitCode.WRITE_FAILED) from error
