@@ -245,7 +245,9 @@ class Box:
         inside += ["setpriv", "--pdeathsig", "KILL"]
         if user != "root":
             inside += [f"--reuid={user}", f"--regid={user}", "--init-groups"]
-        enter = ["nsenter", "--all", f"--target={self.leader}", f"--wd=/proc/{self.leader}/root{home}", "--"]
+        # --root: where nspawn cannot pivot (in a chroot), the box's root is not its mount namespace's.
+        enter = ["nsenter", "--all", "--root", f"--target={self.leader}"]
+        enter += [f"--wd=/proc/{self.leader}/root{home}", "--"]
         join = f'echo $$ >{self._rig_cgroup()}/cgroup.procs; exec "$@"'
         return ["sh", "-c", join, "sh", *enter, *inside, *argv]
 
