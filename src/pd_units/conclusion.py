@@ -51,6 +51,13 @@ def has_symptom(life: Life) -> bool:
     )
 
 
+def start_succeeded(life: Life) -> bool:
+    """The ready line was seen, and nothing before it that it does not heal."""
+    if not life.is_ready or warmup_failed(life):
+        return False
+    return all(hit.strength is Strength.SUSPICIOUS or hit.after_ready for hit in life.hits.values())
+
+
 def conclude(
     life: Life,
     rules: Rules,
@@ -74,17 +81,13 @@ def conclude(
 
 
 def _ready(life: Life) -> bool:
-    if warmup_failed(life):
-        return False
     if life.is_ready:
-        return not any(
-            hit.strength is not Strength.SUSPICIOUS and not hit.after_ready for hit in life.hits.values()
-        )
-    return 0 < life.workers_declared <= life.workers_up
+        return start_succeeded(life)
+    return 0 < life.workers_declared <= life.workers_up and not warmup_failed(life)
 
 
 def _failed(life: Life, ended: ExitStatus | None, alive: bool | None, stalled: str | None) -> bool:
-    if not life.is_ours and ended is None:
+    if not life.is_ours and ended is None and alive is not False:
         return False
     if any(hit.strength is not Strength.SUSPICIOUS for hit in life.hits.values()):
         return True
@@ -94,8 +97,8 @@ def _failed(life: Life, ended: ExitStatus | None, alive: bool | None, stalled: s
         return True
     if ended is not None:
         return not (ended.asked_for or life.stop_at is not None)
-    if alive is True:
-        return False
+    if alive is not None:
+        return not alive and life.stop_at is None
     return life.thrown_at is not None and life.thrown_at > life.progress_at
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pd_units.conclusion import conclude, decisive_cause, has_symptom, warmup_failed
+from pd_units.conclusion import conclude, decisive_cause, has_symptom, start_succeeded, warmup_failed
 from pd_units.engines.loading import load_rules
 from pd_units.engines.rules import Rules
 from pd_units.evidence import (
@@ -119,8 +119,8 @@ class Classifier:
 
     @property
     def ready_line(self) -> bool:
-        """The ready line was seen in this life, and no failed warm-up or bind."""
-        return self._life.is_ready and not warmup_failed(self._life)
+        """The ready line was seen in this life, and no failed warm-up, bind or death before it."""
+        return start_succeeded(self._life)
 
     @property
     def ready_line_number(self) -> int | None:

@@ -13,7 +13,7 @@ from pd_units.tracebacks import Origin, Raised
 _KEPT_TEXT = 400
 _KEPT_EXCEPTIONS = 24
 _KEPT_IMPORTS = 512
-_SOON = 200
+_SOON = 60
 DYING = (Origin.WORKER, Origin.MAIN, Origin.PROCESS)
 """Whose exception is a death."""
 
@@ -161,9 +161,9 @@ class Life:
             if not (isinstance(hit.rule, FailureRule) and hit.rule.deliberate and hit.at > at - _SOON)
         }
 
-    def recover(self) -> None:
-        """Drop the last exception, if it was not a death: the program says that it went on without."""
-        if not self.thrown or self.thrown[-1].raised.origin in DYING:
+    def recover(self, at: int) -> None:
+        """Drop the exception just before, if it was not a death: the program says that it went on without."""
+        if not self.thrown or self.thrown[-1].raised.origin in DYING or at - self.thrown[-1].at > _SOON:
             return
         last = self.thrown.pop()
         self.thrown_at = None

@@ -53,18 +53,19 @@ class Found:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entry:
-    """A pattern, what kind of rule it belongs to, and that rule."""
+    """A pattern, what kind of rule it belongs to, that rule, and its place among all."""
 
     pattern: Pattern
     kind: str
     rule: object
+    order: int
 
 
 class Matcher:
     """All patterns of `rules`, indexed by their fixed texts. Immutable after construction."""
 
     def __init__(self, rules: Rules) -> None:
-        entries = list(_entries(rules))
+        entries = [_Entry(*each, order) for order, each in enumerate(_patterns(rules))]
         self._index = _index(entries, rules.usual)
         rest = [entry for entry in entries if entry.kind not in _IDENTITIES]
         self._rest = _index(rest, rules.usual, also=(*TRACEBACK_LITERALS, *_OWN_LITERALS))
@@ -77,17 +78,19 @@ class Matcher:
     def match(self, text: str) -> Found:
         """Everything that matches in `text`, which must be short (`logtext.shorten`)."""
         found = Found()
-        for entry in set(self._index.find_in(text)):
+        for entry in sorted(set(self._index.find_in(text)), key=_order):
             found.sure = found.sure and not entry.pattern.sees_digits
             match = entry.pattern.regex.search(text)
             if match is not None:
                 _note(found, entry.kind, entry.rule, match, text)
-        found.failures.sort(key=lambda rule: (rule.rank, rule.name))
-        found.phases.sort(key=lambda phase: phase.order)
         return found
 
 
-def _entries(rules: Rules) -> Iterator[_Entry]:
+def _order(entry: _Entry) -> int:
+    return entry.order
+
+
+def _patterns(rules: Rules) -> Iterator[tuple[Pattern, str, object]]:
     flags = {
         "identity": rules.identity,
         "weak": rules.weak_identity,
@@ -100,21 +103,21 @@ def _entries(rules: Rules) -> Iterator[_Entry]:
     }
     for kind, patterns in flags.items():
         for pattern in patterns:
-            yield _Entry(pattern, kind, None)
+            yield pattern, kind, None
     for phase in rules.phases:
         for pattern in phase.begin:
-            yield _Entry(pattern, "phase", phase)
+            yield pattern, "phase", phase
     for capacity in rules.capacity:
-        yield _Entry(capacity.pattern, "capacity", capacity)
+        yield capacity.pattern, "capacity", capacity
     for warning in rules.warnings:
         for pattern in warning.patterns:
-            yield _Entry(pattern, "warning", warning)
+            yield pattern, "warning", warning
     for failure in rules.failures:
         for pattern in failure.patterns:
-            yield _Entry(pattern, "failure", failure)
+            yield pattern, "failure", failure
     if rules.ignored_import is not None:
-        yield _Entry(rules.ignored_import.pattern, "imports", None)
-        yield _Entry(rules.ignored_import.unsupported, "imports", None)
+        yield rules.ignored_import.pattern, "imports", None
+        yield rules.ignored_import.unsupported, "imports", None
 
 
 def _index(entries: Sequence[_Entry], usual: Sequence[str], also: Sequence[str] = ()) -> TextIndex[_Entry]:

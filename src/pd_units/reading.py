@@ -102,7 +102,7 @@ class Reading:
         self._note_progress(message, found, window, line)
         self._note_exits(message.body, line)
         if found.recovery:
-            life.recover()
+            life.recover(self.at)
         if not (found.benign or found.recovery):
             for rule in found.failures:
                 self._note_failure(rule, raised, window, line)
