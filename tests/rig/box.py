@@ -343,7 +343,7 @@ class Box:
             raise BoxError(f"{error}; states seen: {states_seen}\n{self.journal(unit)[-3000:]}") from None
 
     def journal(self, unit: str | None = None, *more: str) -> str:
-        """The journal, messages only, oldest first; "" also when a --grep= finds nothing (then it exits 1)."""
+        """The journal, messages only, oldest first; "" also when a --grep= finds nothing."""
         self.run(["journalctl", "--sync"])
         only = ["--unit", unit] if unit else []
         return self.run(["journalctl", "--no-pager", "--output=cat", "--all", *only, *more]).check(0, 1).out
