@@ -6,8 +6,8 @@ nothing else, and no rights.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,17 @@ from pd_units.adapters.files import read_json, write_json
 from pd_units.errors import DeploymentError, ExitCode, HostError
 from pd_units.naming import STATE_ROOT, Names, Role, under
 from pd_units.plan import Plan
+from pd_units.topology import UNKNOWN, HostTopology
+from pd_units.verification import is_placement_variable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexUnit:
-    """One service: its role, base URL, GPUs, NUMA nodes and CPUs ("0-31", None if unbound)."""
+    """One service: its role, base URL, GPUs, NUMA nodes and CPUs ("0-31", None if unbound).
+
+    `environment`: the variables that pin it and choose its kernels, as rendered; no others, for they may hold
+    secrets. `gpu_addresses`: PCI address of each GPU when it was planned; {} where they were not known.
+    """
 
     unit: str
     role: Role
@@ -28,6 +34,8 @@ class IndexUnit:
     gpus: tuple[int, ...] = ()
     numa: tuple[int, ...] = ()
     cpus: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    gpu_addresses: Mapping[str, str] = field(default_factory=dict)
 
     def placement(self) -> dict[str, Any]:
         """The `placement` object of the contract; `verified` is None: not measured."""
@@ -60,8 +68,9 @@ class Index:
         return tuple(each for each in self.units if each.role is not Role.ROUTER)
 
 
-def index_of(plan: Plan, *, generation: int) -> Index:
+def index_of(plan: Plan, *, generation: int, topology: HostTopology = UNKNOWN) -> Index:
     """The index of a planned deployment."""
+    addresses = {gpu.index: gpu.pci_address for gpu in topology.gpus or () if gpu.pci_address}
     return Index(
         name=plan.deployment.name,
         generation=generation,
@@ -75,6 +84,8 @@ def index_of(plan: Plan, *, generation: int) -> Index:
                 gpus=tuple(each.gpus),
                 numa=tuple(each.numa_nodes),
                 cpus=each.cpus,
+                environment={k: v for k, v in each.environment if is_placement_variable(k)},
+                gpu_addresses={str(gpu): addresses[gpu] for gpu in each.gpus if gpu in addresses},
             )
             for each in plan.units
         ),
@@ -146,6 +157,8 @@ def _unit(row: dict[str, Any]) -> IndexUnit:
         gpus=tuple(row.get("gpus", ())),
         numa=tuple(row.get("numa", ())),
         cpus=row.get("cpus"),
+        environment=dict(row.get("environment") or {}),
+        gpu_addresses=dict(row.get("gpu_addresses") or {}),
     )
 
 

@@ -16,6 +16,7 @@ from pd_units.index import Index, IndexUnit
 from pd_units.naming import Role
 from pd_units.ports import ActiveState, Manager, UnitStatus
 from pd_units.verdicts import EndOfLife, LiveVerdict, read_end, read_live
+from pd_units.verification import Verification
 
 
 class UnitState(StrEnum):
@@ -39,6 +40,7 @@ class UnitReport:
     live: LiveVerdict | None = None
     end: EndOfLife | None = None
     note: str = ""
+    placement: Verification | None = None
 
     @property
     def unit(self) -> str:
@@ -97,7 +99,7 @@ class UnitReport:
             "last_lines": list(self.end.last_lines) if self.end is not None and self.cause != "none" else [],
             "capacity": dict(source.capacity) if source is not None else {},
             "warnings": [dict(row) for row in source.warnings] if source is not None else [],
-            "placement": self.declared.placement(),
+            "placement": self.declared.placement() | (self.placement.to_json() if self.placement else {}),
             "detail": self.note or (self.live.detail if self.live is not None else ""),
         }
 

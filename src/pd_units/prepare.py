@@ -212,7 +212,7 @@ def prepare(
     number = next_number(names, rendered, changes, current.generation if current is not None else 0)
     goal = Goal(
         names=names,
-        index=index_of(plan, generation=number),
+        index=index_of(plan, generation=number, topology=topology),
         text=source.text,
         rendered=rendered,
         shared=shared,

@@ -55,6 +55,7 @@ def _deployment_text(report: DeploymentReport) -> str:
     lines = [head, table(rows)]
     if report.router is not None and report.router.smoke == "passed":
         lines.append("A generation came back through the router.")
+    lines += _placement_lines(report.units)
     if report.interrupted:
         lines.append(report.interrupted)
     for unit in report.units:
@@ -62,6 +63,19 @@ def _deployment_text(report: DeploymentReport) -> str:
             lines += ["", failure_text(unit)]
         lines += [f"warning: {stem(unit.unit)}: {row['text']}" for row in _warnings(unit)]
     return "\n".join(lines)
+
+
+def _placement_lines(units: Sequence[UnitReport]) -> list[str]:
+    """What was measured of the placement: every deviation, or that there is none."""
+    measured = [unit.placement for unit in units if unit.placement is not None]
+    lines = [f"wrong placement: {each}" for found in measured for each in found.deviations]
+    verified = [found for found in measured if found.verified]
+    if verified and not lines:
+        processes = sum(found.processes for found in verified)
+        flags = sorted({f"{k}={v}" for found in verified for k, v in found.sm120.items()})
+        with_flags = f", with {' '.join(flags)}" if flags else ""
+        lines.append(f"Placement verified on {processes} running processes{with_flags}.")
+    return lines
 
 
 def _shown_state(report: DeploymentReport, unit: UnitReport) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -18,6 +18,7 @@ from pd_units.cli.progress import Progress
 from pd_units.errors import ExitCode, WorkloadError
 from pd_units.install import Goal, Installed, Installer, conclude
 from pd_units.manifest import read_operation
+from pd_units.measuring import with_placement
 from pd_units.naming import Names
 from pd_units.ports import Manager
 from pd_units.prepare import (
@@ -171,7 +172,7 @@ def _install(prepared: Prepared, manager: Manager, how: How) -> Installed:
     if done.exit_code and done.changed and how.rollback:
         click.echo(status_text([done.report]) if done.report is not None else done.message, err=True)
         done = roll_back_failed(done, goal, manager, installer, clock)
-    return done
+    return replace(done, report=with_placement(done.report)) if done.report is not None else done
 
 
 def _refuse_known_failure(goal: Goal) -> None:

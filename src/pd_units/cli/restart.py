@@ -12,6 +12,7 @@ from pd_units.cli.progress import Progress
 from pd_units.errors import ExitCode
 from pd_units.index import Index, read_indexes
 from pd_units.install import ROUTER_S, FirstFailure
+from pd_units.measuring import with_placement
 from pd_units.naming import Role
 from pd_units.observe import UnitReport
 from pd_units.ports import Clock, Manager
@@ -46,7 +47,7 @@ def command(
                 _restart(index, [r for r in _ORDER if not role or r in role], manager, clock, timeout)
             )
     worst = max(outcomes, key=lambda outcome: outcome.exit_code)
-    reports = [report for outcome in outcomes for report in outcome.reports]
+    reports = [with_placement(report) for outcome in outcomes for report in outcome.reports]
     obj = envelope(worst.exit_code, worst.message, deployments=[report.to_json() for report in reports])
     emit(as_json, obj, status_text(reports))
     if worst.exit_code:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from pd_units.adapters.clock import SystemClock
@@ -12,6 +14,7 @@ from pd_units.cli.progress import Progress
 from pd_units.errors import ExitCode
 from pd_units.index import read_indexes
 from pd_units.install import Installer, conclude
+from pd_units.measuring import with_placement
 from pd_units.naming import Names
 from pd_units.prepare import connect, require_root
 from pd_units.report import changes_text, status_text
@@ -63,6 +66,8 @@ def command(
             manager, clock, lambda line: click.echo(line, err=True), Progress(clock), timeout_s=timeout
         )
         done = conclude(goal, installer.apply(goal), clock)
+    if done.report is not None:
+        done = replace(done, report=with_placement(done.report))
     message = done.message if done.exit_code else f"{name} is at generation {target.number}, ready"
     emit(
         as_json,

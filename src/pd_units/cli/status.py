@@ -8,6 +8,7 @@ from pd_units.cli.output import emit, envelope, json_option
 from pd_units.errors import ExitCode
 from pd_units.index import Index, read_indexes
 from pd_units.manifest import read_operation
+from pd_units.measuring import with_placement
 from pd_units.observe import UnitState
 from pd_units.ports import Manager
 from pd_units.prepare import connect
@@ -43,7 +44,9 @@ def command(names: tuple[str, ...], watch: bool, state_code: bool, as_json: bool
 
 def _look(manager: Manager, indexes: tuple[Index, ...], smoke: SmokeTests) -> tuple[DeploymentReport, ...]:
     return tuple(
-        _with_operation(observe_deployment(manager, index, smoke, smoke_timeout_s=_SMOKE_S))
+        with_placement(
+            _with_operation(observe_deployment(manager, index, smoke, smoke_timeout_s=_SMOKE_S))
+        )
         for index in indexes
     )
 

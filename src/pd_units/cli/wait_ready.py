@@ -11,6 +11,7 @@ from pd_units.cli.progress import Progress
 from pd_units.errors import DeploymentError, ExitCode
 from pd_units.index import read_indexes
 from pd_units.install import ROUTER_S
+from pd_units.measuring import with_placement
 from pd_units.naming import Role
 from pd_units.observe import UnitReport
 from pd_units.prepare import connect
@@ -59,10 +60,9 @@ def command(
     outcome = wait_until_ready(
         manager, indexes, timeout_s=total_s, clock=clock, seen=Progress(clock), selected=selected
     )
-    obj = envelope(
-        outcome.exit_code, outcome.message, deployments=[report.to_json() for report in outcome.reports]
-    )
-    emit(as_json, obj, status_text(outcome.reports))
+    reports = [with_placement(report, measure=False) for report in outcome.reports]
+    obj = envelope(outcome.exit_code, outcome.message, deployments=[report.to_json() for report in reports])
+    emit(as_json, obj, status_text(reports))
     if outcome.exit_code:
         click.echo(f"pd-units: {outcome.message}", err=True)
     return outcome.exit_code
