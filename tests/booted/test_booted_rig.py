@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -28,6 +28,10 @@ ExecStart=/opt/router/bin/python -m sglang_router.launch_router --host 127.0.0.1
     --pd-disaggregation --prefill http://127.0.0.1:30000 8998 --decode http://127.0.0.1:30002 \
     --worker-startup-check-interval 1
 """
+
+
+def leftovers(name: str) -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob(f"{name}*"))
 
 
 def write_pair(box: Box) -> None:
@@ -59,7 +63,7 @@ def test_leaves_nothing_behind(image: Image) -> None:
     assert not Path(f"/proc/{leader}").exists()
     assert not any(cgroup.exists() for cgroup in host_cgroups(name))
     assert name not in Path("/proc/self/mountinfo").read_text()
-    assert not list(Path(os.environ.get("TMPDIR", "/tmp")).glob(f"{name}*"))
+    assert not leftovers(name)
 
 
 def test_a_box_dies_with_the_process_that_asked_for_it(image: Image, tmp_path: Path) -> None:
@@ -80,6 +84,7 @@ def test_a_box_dies_with_the_process_that_asked_for_it(image: Image, tmp_path: P
     leader, name = done.stdout.split()
     until("the orphan's end", lambda: not Path(f"/proc/{leader}").exists())
     until("its cgroups' end", lambda: not any(cgroup.exists() for cgroup in host_cgroups(name)))
+    until("its directory's end", lambda: not leftovers(name))
 
 
 def test_reboot_and_power_loss_keep_the_disk(box: Box) -> None:

@@ -215,7 +215,8 @@ class Box:
             if '"leak"' in rest:
                 raise BoxError(f"{self.name} left something behind: {rest}")
         if self._space is not None:
-            self._space.rmdir()  # empty here: the tmpfs was in the holder's namespace only
+            with contextlib.suppress(FileNotFoundError):  # the holder's last act, unless it was killed
+                self._space.rmdir()
             self._space = None
 
     # -- commands ------------------------------------------------------------------------------------

@@ -162,6 +162,11 @@ class Holder:
             self.process.wait()
         self._reap_orphans()
         self.remove_cgroups()
+        # The mounts would go with our namespace; the directory on which they lie would not.
+        for place in (self.root, self.space):
+            subprocess.run(["umount", "--lazy", str(place)], stderr=subprocess.DEVNULL)
+        with contextlib.suppress(OSError):
+            self.space.rmdir()
 
     def serve(self) -> None:
         """Answers commands until the end of input."""
