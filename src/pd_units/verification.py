@@ -26,6 +26,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
 _SM120 = re.compile(r"SGLANG_(?:[A-Z0-9]+_)*SM120_\w+")
 _NODES = re.compile(r" N(\d+)=(\d+)")
+_ANON = re.compile(r" anon=(\d+)")
 _PAGE_KB = re.compile(r" kernelpagesize_kB=(\d+)")
 _BASE_PAGE_KB = 4
 
@@ -125,8 +126,9 @@ def verification_from_json(value: Mapping[str, Any]) -> Verification | None:
 def parse_numa_maps(text: str) -> tuple[dict[str, int], dict[int, int]]:
     """(policy -> mappings, NUMA node -> anonymous pages of 4 KiB) of /proc/PID/numa_maps.
 
-    Pages of files and of shared memory are left out: whoever touched them first decides where they are.
-    Huge pages count as the 4 KiB pages that they hold. Source: numa(7), fs/proc/task_mmu.c.
+    Pages of files and of shared memory are left out: whoever touched them first decides where they are. Those
+    of a private file mapping count where all of them were written, and so are anonymous. Huge pages count as
+    the 4 KiB pages that they hold. Source: numa(7), fs/proc/task_mmu.c.
     """
     policies: Counter[str] = Counter()
     pages: Counter[int] = Counter()
@@ -134,13 +136,22 @@ def parse_numa_maps(text: str) -> tuple[dict[str, int], dict[int, int]]:
         policy = _policy_of(line)
         if policy:
             policies[policy] += 1
-        if " file=" in line and " file=/anon_hugepage" not in line:
+        counts = [(int(node), int(count)) for node, count in _NODES.findall(line)]
+        if not counts or (" file=" in line and not _all_anonymous(line, sum(n for _, n in counts))):
             continue
         size = _PAGE_KB.search(line)
         factor = max(int(size[1]) // _BASE_PAGE_KB, 1) if size else 1
-        for node, count in _NODES.findall(line):
-            pages[int(node)] += int(count) * factor
+        for node, count in counts:
+            pages[node] += count * factor
     return dict(policies), dict(pages)
+
+
+def _all_anonymous(line: str, total: int) -> bool:
+    """Whether each of the `total` pages of a file's mapping is the process's own."""
+    if " file=/anon_hugepage" in line:
+        return True
+    anonymous = _ANON.search(line)
+    return anonymous is not None and int(anonymous[1]) == total
 
 
 def _policy_of(line: str) -> str:
