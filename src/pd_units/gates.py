@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 _Gram = tuple[str, ...]
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyz .,:-")
 
 
 class TextIndex(Generic[T]):
@@ -26,16 +27,14 @@ class TextIndex(Generic[T]):
         self._short = tuple((text, found) for text, found in entries.items() if len(text) < 4)
         for text, found in entries.items():
             if len(text) >= 4:
-                key = min(_grams(text), key=lambda gram: (gram in common, -_rarity(gram), often[gram], gram))
+                key = min(_grams(text), key=lambda gram: (gram in common, often[gram], -_rarity(gram), gram))
                 filed[key].append((text, found))
         self._filed = {key: tuple(found) for key, found in filed.items()}
         self._keys = frozenset(self._filed)
 
-    def any_in(self, line: str) -> bool:
-        """True where one of the texts stands in `line`."""
-        if not self._keys.isdisjoint(_grams(line)) and any(True for _ in self._filed_in(line)):
-            return True
-        return any(text in line for text, _ in self._short)
+    def may_stand_in(self, line: str) -> bool:
+        """False where none of the texts stands in `line`; the quick question before `find_in`."""
+        return not self._keys.isdisjoint(_grams(line)) or any(text in line for text, _ in self._short)
 
     def find_in(self, line: str) -> Iterator[T]:
         """What is filed under each text that stands in `line`."""
@@ -58,4 +57,4 @@ def _grams(text: str) -> Iterator[_Gram]:
 
 def _rarity(gram: _Gram) -> int:
     """How unusual a run is in running text: capitals and signs count, blanks do not."""
-    return sum(1 for character in gram if not character.islower() and character not in " .,:-")
+    return 4 - sum(map(_PLAIN.__contains__, gram))

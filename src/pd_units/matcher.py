@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pd_units.engines.patterns import Pattern
@@ -61,29 +61,54 @@ class _Entry:
     order: int
 
 
+_OWN = _Entry(Pattern(re.compile("(?!)"), ()), "own", None, -1)
+"""Stands for the texts that the code itself looks for."""
+
+
 class Matcher:
     """All patterns of `rules`, indexed by their fixed texts. Immutable after construction."""
 
     def __init__(self, rules: Rules) -> None:
         entries = [_Entry(*each, order) for order, each in enumerate(_patterns(rules))]
-        self._index = _index(entries, rules.usual)
-        rest = [entry for entry in entries if entry.kind not in _IDENTITIES]
-        self._rest = _index(rest, rules.usual, also=(*TRACEBACK_LITERALS, *_OWN_LITERALS))
-        self._all = _index(entries, rules.usual, also=(*TRACEBACK_LITERALS, *_OWN_LITERALS))
+        by_text: defaultdict[str, list[_Entry]] = defaultdict(list)
+        for entry in entries:
+            for literal in entry.pattern.literals:
+                by_text[literal].append(entry)
+        for text in (*TRACEBACK_LITERALS, *_OWN_LITERALS):
+            by_text[text].append(_OWN)
+        self._index = TextIndex({text: tuple(found) for text, found in by_text.items()}, rules.usual)
 
     def interesting(self, text: str, *, recognised: bool) -> bool:
         """True where some rule may have something to say about `text`; its identity, once known, has not."""
-        return (self._rest if recognised else self._all).any_in(text)
+        if not self._index.may_stand_in(text):
+            return False
+        return any(not recognised or entry.kind not in _IDENTITIES for entry in self._index.find_in(text))
 
     def match(self, text: str) -> Found:
         """Everything that matches in `text`, which must be short (`logtext.shorten`)."""
         found = Found()
         for entry in sorted(set(self._index.find_in(text)), key=_order):
+            if entry is _OWN:
+                continue
             found.sure = found.sure and not entry.pattern.sees_digits
             match = entry.pattern.regex.search(text)
             if match is not None:
                 _note(found, entry.kind, entry.rule, match, text)
         return found
+
+
+_MADE: dict[int, tuple[Rules, Matcher]] = {}
+_MOST_MADE = 4
+
+
+def matcher_of(rules: Rules) -> Matcher:
+    """The matcher of `rules`; made once, since it is immutable and its index takes some work."""
+    made = _MADE.get(id(rules))
+    if made is None or made[0] is not rules:
+        if len(_MADE) >= _MOST_MADE:
+            _MADE.clear()
+        made = _MADE[id(rules)] = (rules, Matcher(rules))
+    return made[1]
 
 
 def _order(entry: _Entry) -> int:
@@ -118,16 +143,6 @@ def _patterns(rules: Rules) -> Iterator[tuple[Pattern, str, object]]:
     if rules.ignored_import is not None:
         yield rules.ignored_import.pattern, "imports", None
         yield rules.ignored_import.unsupported, "imports", None
-
-
-def _index(entries: Sequence[_Entry], usual: Sequence[str], also: Sequence[str] = ()) -> TextIndex[_Entry]:
-    by_text: defaultdict[str, list[_Entry]] = defaultdict(list)
-    for entry in entries:
-        for literal in entry.pattern.literals:
-            by_text[literal].append(entry)
-    for literal in also:
-        by_text.setdefault(literal, [])
-    return TextIndex({text: tuple(found) for text, found in by_text.items()}, usual)
 
 
 def _note(found: Found, kind: str, rule: object, match: re.Match[str], text: str) -> None:

@@ -19,7 +19,7 @@ from pd_units.logtext import (
     shorten,
 )
 from pd_units.manager_lines import Manager, ManagerLine, parse_manager_line
-from pd_units.matcher import Found, Matcher
+from pd_units.matcher import Found, matcher_of
 from pd_units.tracebacks import Quoted, Raised, Tracebacks
 
 _SETTINGS_WAIT = 64
@@ -44,7 +44,7 @@ class Reading:
         self.at = 0
         self.life = Life(rules)
         self._cut_lives = cut_lives
-        self._matcher = Matcher(rules)
+        self._matcher = matcher_of(rules)
         self._tracebacks = Tracebacks()
         self._settings_at = 0
         self._pending_cut = False

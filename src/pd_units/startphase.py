@@ -27,6 +27,7 @@ class StartPhase:
         self.capacity: dict[str, int | float] = {}
         self._of_tag: dict[str, Phase] = {}
         self._bars: dict[tuple[str, int], int] = {}
+        self._labels: dict[str, tuple[str, Phase | None]] = {}
         self._warnings: dict[str, Warning_] = {}
 
     @property
@@ -56,14 +57,14 @@ class StartPhase:
 
     def move(self, bar: Bar, tag: str) -> bool:
         """Take a progress bar's state; True if it moved."""
-        key = (re.sub(r"\([^)]{0,80}\)", "", bar.label).strip()[:60], bar.total)
-        phase = self._phase_of_bar(bar)
+        name, phase = self._of_label(bar.label)
+        key = (name, bar.total)
         if phase is not None and phase is not self.current:
             self.enter(phase, tag)
         if phase is None or phase is self.current:
             of = phase or self.current
             what = of.what if of is not None else ""
-            self.progress = Progress(bar.done, bar.total, what or key[0].lower())
+            self.progress = Progress(bar.done, bar.total, what or name.lower())
         before = self._bars.get(key)
         if before is None and len(self._bars) >= _MOST_BARS:
             self._bars.clear()
@@ -72,14 +73,19 @@ class StartPhase:
         self.ticks += moved
         return moved
 
-    def _phase_of_bar(self, bar: Bar) -> Phase | None:
-        for phase in self._rules.phases:
-            if any(pattern.search(bar.label + " ") for pattern in phase.bars):
-                return phase
-        if bar.label == "":
+    def _of_label(self, label: str) -> tuple[str, Phase | None]:
+        """A bar's name without its changing parts, and the phase it belongs to."""
+        if label == "":
             current = self.current
-            return current if current is not None and current.anonymous_bars else None
-        return None
+            return "", current if current is not None and current.anonymous_bars else None
+        known = self._labels.get(label)
+        if known is None:
+            if len(self._labels) >= _MOST_BARS:
+                self._labels.clear()
+            phases = (phase for phase in self._rules.phases if any(p.search(label + " ") for p in phase.bars))
+            name = re.sub(r"\([^)]{0,80}\)", "", label).strip()[:60]
+            known = self._labels[label] = (name, next(phases, None))
+        return known
 
     def count(self, rule: CapacityRule, match: re.Match[str], text: str) -> bool:
         """Keep a capacity number; True if it is new."""
