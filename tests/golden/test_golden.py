@@ -151,10 +151,9 @@ def systemd_version() -> int:
     return int(text.split()[1])
 
 
-@pytest.mark.parametrize("case", GOOD, ids=ids)
+# Those for a newer systemd are verified on a box that boots it (tests/booted/test_unit_text.py).
+@pytest.mark.parametrize("case", [c for c in GOOD if c.host.systemd_version <= systemd_version()], ids=ids)
 def test_systemd_accepts_it(case: Case, tmp_path) -> None:
-    if case.host.systemd_version > systemd_version():
-        pytest.skip(f"rendered for systemd {case.host.systemd_version}")
     verify((*case.render(), *shipped_units()), tmp_path)
 
 
