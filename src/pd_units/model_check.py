@@ -9,6 +9,7 @@ from pd_units.errors import Fault
 from pd_units.model_fields import Faults, join_key
 from pd_units.model_types import ArgValue, Deployment, Instance
 from pd_units.naming import Role
+from pd_units.sm120 import lint_flags
 
 _SECRET_WORD = re.compile(
     r"(?:^|[_-])(TOKEN|KEY|APIKEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)(?:$|[_-])", re.I
@@ -23,13 +24,15 @@ _SAME_ON_BOTH = (
     "page-size",
     "speculative-algorithm",
 )
+_MEMORY_FRACTION = "mem-fraction-static"
 _WORTH_NOTHING = {"", "0", "1", "true", "false"}
 
 
 def check_alone(deployment: Deployment, faults: Faults) -> None:
-    """GPUs and ports that one file uses twice, into `faults`."""
+    """GPUs and ports that one file uses twice, and impossible fractions, into `faults`."""
     _check_gpus(deployment.instances, faults)
     _check_ports(deployment, faults)
+    _check_fractions(deployment, faults)
 
 
 def check_roles(present: Collection[str], faults: Faults) -> None:
@@ -104,6 +107,15 @@ def _check_ports(deployment: Deployment, faults: Faults) -> None:
         faults.add(where, f"port {port} is used by {other} already", hint, placement=True)
 
 
+def _check_fractions(deployment: Deployment, faults: Faults) -> None:
+    """Shares of GPU memory that no process can have: `mem-fraction-static = 70`."""
+    for path, args in _argument_tables(deployment):
+        value = args.get(_MEMORY_FRACTION)
+        if type(value) in (int, float) and not 0 < float(str(value)) <= 1:
+            what = f"is a share of each GPU's memory, above 0 and up to 1, not {value}"
+            faults.add(join_key(path, _MEMORY_FRACTION), what)
+
+
 def deployment_metrics_default(deployment: Deployment) -> int | None:
     """The router's metrics port where the file does not choose one, else None."""
     router = deployment.router
@@ -148,6 +160,7 @@ def lint(deployment: Deployment) -> tuple[Fault, ...]:
         *_lint_secrets(deployment),
         *_lint_environment(deployment),
         *_lint_user(deployment),
+        *lint_flags(deployment.engine.sm120),
         *_lint_pair(deployment),
         *_lint_clocks(deployment),
         *_lint_router(deployment),

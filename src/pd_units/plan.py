@@ -16,6 +16,8 @@ from pd_units.pinning import Placer, check_gpus_together
 from pd_units.plan_argv import engine_lines, engine_options, router_lines, url_of
 from pd_units.plan_checks import check_options
 from pd_units.plan_environment import backend_environment, router_environment
+from pd_units.plan_memory import check_memory
+from pd_units.sm120 import check_version
 from pd_units.topology import HostTopology
 
 __all__ = ["DEFAULT_SYSTEMD", "Backend", "HostFacts", "Plan", "UnitPlan", "check_gpus_together", "make_plan"]
@@ -128,13 +130,13 @@ def make_plan(
     units = [planner.backend(instance) for instance in deployment.instances]
     if deployment.router is not None:
         units.append(planner.router([unit for unit in units if unit.role is not Role.STANDALONE]))
-    faults = (*planner.placer.faults, *planner.option_faults)
+    faults = (*planner.placer.findings.faults, *planner.option_faults)
     if faults:
-        code = ExitCode.PLACEMENT if planner.placer.faults else ExitCode.INVALID
+        code = ExitCode.PLACEMENT if planner.placer.findings.faults else ExitCode.INVALID
         raise DeploymentError(
             f"{deployment.name} cannot run on this host as it is written", faults=faults, exit_code=code
         )
-    warnings = (*planner.placer.warnings, *planner.option_warnings)
+    warnings = (*planner.placer.findings.warnings, *planner.option_warnings)
     return Plan(
         deployment=deployment,
         names=deployment.names,
@@ -160,8 +162,11 @@ class _Planner:
         program = Program.engine(self.host.engine_version)
         options = engine_options(deployment, instance, program, placement)
         self._collect(program)
+        findings = self.placer.findings
         for misfit in check_options(instance, options, placement, deployment.engine.pin):
-            (self.placer.faults if misfit.fatal else self.placer.warnings).append(misfit.fault)
+            (findings.faults if misfit.fatal else findings.warnings).append(misfit.fault)
+        findings.warnings += check_memory(deployment.engine.model, instance, options, placement.gpus)
+        self.option_warnings += check_version(deployment.engine.sm120, program) if placement.sm120 else ()
         url = url_of(_host_option(instance, deployment), instance.port)
         start_s = round(readiness.timeout_s) + _MARGIN_S
         steps = 4 if self.host.systemd_version >= 254 else None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pd_units.errors import Fault
 from pd_units.model_types import ArgValue, Instance, Pin
 from pd_units.pinning import Placement
+from pd_units.topology import Gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,15 @@ def check_options(
 ) -> tuple[Misfit, ...]:
     """Every misfit of one instance's options."""
     found = [*_check_count(instance, options), *_check_base(instance, options, pin)]
-    found += _check_numa_node(instance, options, placement, pin)
-    return tuple(found)
+    return (*found, *_check_numa_node(instance, options, placement, pin))
+
+
+def gpu_ids(options: Mapping[str, ArgValue]) -> tuple[int, ...]:
+    """The numbers by which the engine itself knows its GPUs: from base-gpu-id upwards, not from 0."""
+    base, step = options.get("base-gpu-id", 0), size_of(options, "gpu-id-step")
+    count = size_of(options, "tensor-parallel-size") * _other_sizes(options)
+    first = base if isinstance(base, int) and base >= 0 else 0
+    return tuple(range(first, first + step * count, step))
 
 
 def _check_count(instance: Instance, options: Mapping[str, ArgValue]) -> list[Misfit]:
@@ -60,12 +68,15 @@ def _check_count(instance: Instance, options: Mapping[str, ArgValue]) -> list[Mi
 
 
 def _check_base(instance: Instance, options: Mapping[str, ArgValue], pin: Pin) -> list[Misfit]:
-    base = options.get("base-gpu-id", 0)
-    if pin is Pin.BASE_GPU_ID or not isinstance(base, int):
+    if pin is Pin.BASE_GPU_ID or not {"base-gpu-id", "gpu-id-step"} & options.keys():
         return []
-    if base + size_of(options, "tensor-parallel-size") <= len(instance.gpus):
+    last = gpu_ids(options)[-1]
+    if last < len(instance.gpus):
         return []
-    what = f"base-gpu-id {base} is beyond this instance's GPUs, which count from 0 under this pin"
+    what = f"base-gpu-id {options.get('base-gpu-id', 0)} is beyond this instance's GPUs"
+    if options.get("gpu-id-step"):
+        what += f" at steps of {options['gpu-id-step']}"
+    what += ", which count from 0 under this pin"
     hint = 'leave base-gpu-id out, or say engine.pin = "base-gpu-id"'
     return [Misfit(Fault(f"{instance.where}.args", what, hint), fatal=True)]
 
@@ -73,21 +84,46 @@ def _check_base(instance: Instance, options: Mapping[str, ArgValue], pin: Pin) -
 def _check_numa_node(
     instance: Instance, options: Mapping[str, ArgValue], placement: Placement, pin: Pin
 ) -> list[Misfit]:
-    """The engine's own --numa-node is a list indexed by GPU number, base-gpu-id included."""
+    """The engine's own --numa-node: a list indexed by GPU number, base-gpu-id included. It rebinds each rank,
+    so that it must name nodes that the unit is bound to."""
     value = options.get("numa-node")
     if value is None or value is False:
         return []
     nodes = value if isinstance(value, tuple) else (value,)
-    where = f"{instance.where}.args.numa-node"
-    needed = max(instance.gpus) + 1 if pin is Pin.BASE_GPU_ID else len(instance.gpus)
-    if len(nodes) < needed:
-        what = f"needs a value for each of {needed} GPUs, here are {len(nodes)}"
+    where, ids = f"{instance.where}.args.numa-node", gpu_ids(options)
+    if len(nodes) <= ids[-1]:
+        what = f"needs a value for each GPU up to number {ids[-1]}, so {ids[-1] + 1}; here are {len(nodes)}"
         return [Misfit(Fault(where, what, "or leave it out: the unit binds already"), fatal=True)]
-    used = nodes[min(instance.gpus) :] if pin is Pin.BASE_GPU_ID else nodes
+    used = [nodes[number] for number in ids]
+    return [
+        *_check_bound(where, used, placement),
+        *_check_homes(where, used, placement.gpus if len(ids) == len(instance.gpus) else None),
+    ]
+
+
+def _check_bound(where: str, used: Sequence[object], placement: Placement) -> list[Misfit]:
+    """The nodes that the engine binds to exist, and are the unit's."""
+    known = placement.known_nodes
+    lacking = sorted({str(node) for node in used} - {str(node) for node in known or used})
+    if lacking:
+        what = f"names NUMA node {', '.join(lacking)}, which this host has not"
+        return [Misfit(Fault(where, what, f"it has {', '.join(map(str, known or ()))}"), fatal=True)]
     away = sorted({str(node) for node in used} - {str(node) for node in placement.numa_nodes})
-    if placement.numa_nodes and away:
-        bound = ", ".join(map(str, placement.numa_nodes))
-        what = f"names NUMA node {', '.join(away)}, but the unit is bound to {bound}"
-        hint = "the engine then runs unbound, with a warning; let both name the same node"
-        return [Misfit(Fault(where, what, hint), fatal=False)]
-    return []
+    if not placement.numa_nodes or not away:
+        return []
+    bound = ", ".join(map(str, placement.numa_nodes))
+    what = f"names NUMA node {', '.join(away)}, but the unit is bound to {bound}"
+    hint = 'let both name the same node, or leave one to the other: numa = "none", or no numa-node'
+    return [Misfit(Fault(where, what, hint), fatal=True)]
+
+
+def _check_homes(where: str, used: Sequence[object], gpus: Sequence[Gpu] | None) -> list[Misfit]:
+    """Each rank's node is that of its GPU."""
+    away = [
+        f"{node} for GPU {gpu.index}, which is on {gpu.numa}"
+        for node, gpu in zip(used, gpus or (), strict=False)
+        if gpu.numa is not None and str(node) != str(gpu.numa)
+    ]
+    if not away:
+        return []
+    return [Misfit(Fault(where, f"names NUMA node {'; '.join(away)}"), fatal=False)]

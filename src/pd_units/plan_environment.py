@@ -23,6 +23,9 @@ def backend_environment(
         # expandable segments register with UCX and then silently move over TCP in place of CUDA IPC
         found["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:False"
         found["UCX_TLS"] = _UCX_TLS
+    if placement.away_from_gpus:
+        # bound elsewhere on purpose: the engine must not bind itself to its GPUs' nodes instead
+        found["SGLANG_AUTO_NUMA_BIND"] = "0"
     if placement.sm120:
         found |= engine.sm120
     found |= engine.environment

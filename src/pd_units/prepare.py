@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pd_units.adapters.dbus import SystemdManager
@@ -16,6 +16,7 @@ from pd_units.install import Goal, next_number
 from pd_units.installed import read_installed, refuse_foreign
 from pd_units.model import Deployment, check_together, lint, parse_deployment
 from pd_units.naming import CONFIG_DIR, Names
+from pd_units.pinning import moved_gpus
 from pd_units.plan import Plan, make_plan
 from pd_units.ports import Manager
 from pd_units.preflight import Check, Subject, require, run_checks
@@ -153,7 +154,18 @@ def plan_sources(
         raise DeploymentError(
             "two deployments want the same GPU", faults=faults, exit_code=ExitCode.PLACEMENT
         )
-    return plans
+    return tuple(_with_moved_gpus(plan, topology, choices) for plan in plans)
+
+
+def _with_moved_gpus(plan: Plan, topology: HostTopology, choices: Choices) -> Plan:
+    """The plan, with a warning for each GPU that is not where it was when the units were installed."""
+    index = read_index(plan.deployment.name, choices.root) if "gpu" not in choices.skip else None
+    moved = [
+        fault
+        for unit in (index.units if index is not None else ())
+        for fault in moved_gpus(unit.unit, unit.gpu_addresses, topology)
+    ]
+    return replace(plan, warnings=(*plan.warnings, *moved)) if moved else plan
 
 
 def gpus_claimed_twice(plans: Sequence[Plan], root: Path) -> tuple[Fault, ...]:

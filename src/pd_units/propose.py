@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from pd_units.binding import can_bind
 from pd_units.errors import DeploymentError, ExitCode
+from pd_units.pinning import is_slice
 from pd_units.topology import Gpu, HostTopology
 
 _HEADER = re.compile(r"^\[\[(prefill|decode|standalone)\]\]\s*$", re.MULTILINE)
@@ -33,6 +35,7 @@ def propose(preset: str, topology: HostTopology) -> str:
 
     Raises: DeploymentError 12 if the host has too few GPUs.
     """
+    topology = _whole_gpus(topology)
     data = tomllib.loads(preset)
     tables = {role: data[role] for role in _ROLES if role in data}
     if topology.gpus is None:
@@ -43,6 +46,14 @@ def propose(preset: str, topology: HostTopology) -> str:
     wanted = len(tables["prefill"][0]["gpus"])
     prefill, decode = _pair(wanted, topology)
     return _rewrite(preset, {"prefill": [prefill], "decode": [decode]})
+
+
+def _whole_gpus(topology: HostTopology) -> HostTopology:
+    """The host without the GPUs that are cut into MIG slices."""
+    if topology.gpus is None:
+        return topology
+    good = tuple(gpu for gpu in topology.gpus if not gpu.mig and not is_slice(gpu))
+    return replace(topology, gpus=good)
 
 
 def _standalone(wanted: int, topology: HostTopology) -> list[Share]:
@@ -87,7 +98,9 @@ def _share(gpus: Sequence[Gpu], topology: HostTopology) -> Share:
     nodes = {gpu.numa for gpu in gpus}
     node = next(iter(nodes))
     several = len(topology.numa_nodes or ()) > 1
-    numa = str(node) if several and len(nodes) == 1 and node is not None else '"auto"'
+    there = topology.numa_node(node) if node is not None else None
+    bindable = several and len(nodes) == 1 and there is not None and can_bind(there)
+    numa = str(node) if bindable else '"auto"'
     return Share(tuple(gpu.index for gpu in gpus), numa)
 
 

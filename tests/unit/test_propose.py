@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pd_units.errors import DeploymentError
@@ -82,6 +84,24 @@ def test_unknown_gpus_leave_the_numbers_and_drop_absent_nodes() -> None:
     deployment = fitted("dsv4-pd", laptop)
     assert deployment.prefill[0].gpus == (0, 1, 2, 3)
     assert {each.numa for each in deployment.instances} == {"auto"}
+
+
+def test_sliced_gpus_are_passed_over() -> None:
+    topology = host(0, 0, 0, 1, 1)
+    gpus = [replace(gpu, mig=True) if gpu.index == 0 else gpu for gpu in topology.gpus or ()]
+    deployment = fitted("dsv4-pd", replace(topology, gpus=tuple(gpus)))
+    assert (deployment.prefill[0].gpus, deployment.decode[0].gpus) == ((1, 2), (3, 4))
+    sliced = tuple(replace(gpu, uuid="MIG-1") for gpu in gpus)
+    with pytest.raises(DeploymentError, match="this host has 0"):
+        fitted("dsv4-pd", replace(topology, gpus=sliced))
+
+
+@pytest.mark.parametrize("node", [NumaNode(id=1, cpus="1", memory_bytes=0), NumaNode(id=1, cpus="")])
+def test_nodes_that_nothing_can_be_bound_to_are_not_proposed(node: NumaNode) -> None:
+    topology = replace(host(0, 0, 1, 1), numa_nodes=(NumaNode(id=0, cpus="0"), node))
+    deployment = fitted("dsv4-pd", topology)
+    assert deployment.prefill[0].numa == (0,)
+    assert (deployment.decode[0].gpus, deployment.decode[0].numa) == ((2, 3), "auto")
 
 
 def test_comments_survive() -> None:

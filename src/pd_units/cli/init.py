@@ -9,9 +9,10 @@ import click
 from pd_units.cli.options import topology_of, topology_option
 from pd_units.cli.output import emit, envelope, json_option, warn
 from pd_units.errors import ExitCode, Fault, HostError
-from pd_units.model import parse_deployment
+from pd_units.model import Instance, Numa, parse_deployment
 from pd_units.propose import description, propose
 from pd_units.resources import preset_names, read_preset
+from pd_units.topology import format_cpu_list
 
 
 @click.command()
@@ -43,6 +44,8 @@ def command(
     deployment = parse_deployment(text, source=preset)
     if topology.gpus is None:
         warn([Fault("gpus", "the GPUs of this host are not known: the preset's numbers stay")])
+    else:
+        click.echo("\n".join(map(_proposal_line, deployment.instances)), err=True)
     if output is not None:
         _write(output, text, force=force)
     message = f"{output}: {deployment.name}; now edit python, model and user" if output else deployment.name
@@ -50,9 +53,24 @@ def command(
         "preset": preset,
         "name": deployment.name,
         "file": str(output) if output else None,
+        "proposal": [
+            {"role": each.role, "gpus": list(each.gpus), "numa": _numa_json(each.numa)}
+            for each in deployment.instances
+        ],
         "text": text,
     }
     emit(as_json, envelope(ExitCode.OK, message, **fields), message if output else text.rstrip("\n"))
+
+
+def _numa_json(numa: Numa) -> list[int] | str:
+    return list(numa) if isinstance(numa, tuple) else numa
+
+
+def _proposal_line(instance: Instance) -> str:
+    numa = (
+        f"NUMA node {format_cpu_list(instance.numa)}" if isinstance(instance.numa, tuple) else "no one node"
+    )
+    return f"proposed: {instance.where} on GPU {format_cpu_list(instance.gpus)}, {numa}"
 
 
 def _write(path: Path, text: str, *, force: bool) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 
 from pd_units.adapters.sysfs import read_topology
-from pd_units.cli.output import emit, envelope, json_option
+from pd_units.cli.output import emit, envelope, json_option, warn
 from pd_units.errors import ExitCode, HostError
 from pd_units.index import installed_names, read_index
+from pd_units.pinning import moved_gpus
 from pd_units.topology_json import to_json
 from pd_units.topology_svg import draw_svg
 from pd_units.topology_text import Tenant, draw_text, summary, to_ascii
@@ -36,6 +37,7 @@ def command(sysroot: Path, svg: Path | None, as_json: bool) -> None:
     """
     topology = read_topology(sysroot)
     tenants = _tenants() if sysroot.resolve() == Path("/") else ()
+    warn(fault for each in tenants for fault in moved_gpus(each.unit, each.addresses, topology))
     if svg is not None:
         _write(svg, draw_svg(topology, tenants))
     fields = {
@@ -60,7 +62,15 @@ def _tenants() -> tuple[Tenant, ...]:
             continue
         for unit in index.units if index is not None else ():
             if unit.gpus or unit.numa:
-                found.append(Tenant(unit=unit.unit, role=unit.role, gpus=unit.gpus, numa=unit.numa))
+                found.append(
+                    Tenant(
+                        unit=unit.unit,
+                        role=unit.role,
+                        gpus=unit.gpus,
+                        numa=unit.numa,
+                        addresses=unit.gpu_addresses,
+                    )
+                )
     return tuple(found)
 
 

@@ -70,14 +70,19 @@ def format_version(version: Version) -> str:
     return ".".join(map(str, version))
 
 
+def span_of(name: str, text: str) -> Option:
+    """Option with the versions of "AFTER UNTIL", the form of the data files."""
+    after, _, until = text.partition(" ")
+    return Option(name, parse_version(after), parse_version(until) if until else _FOREVER)
+
+
 @cache
 def load_table(program: str) -> OptionTable:
     """Table of "sglang" or "sglang-router"."""
     data: dict[str, Any] = tomllib.loads(read_engine_data(f"{program.replace('-', '_')}_options.toml"))
     options = {}
     for name, span in data["options"].items():
-        after, _, until = span.partition(" ")
-        options[name] = Option(name, parse_version(after), parse_version(until) if until else _FOREVER)
+        options[name] = span_of(name, span)
     return OptionTable(
         program=program,
         oldest=parse_version(data["oldest"]),
