@@ -5,27 +5,25 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from pd_units.adapters.dropins import DropIn
+from pd_units.differences import (
+    describe,
+    describe_keys,
+    differing,
+    directives_diff,
+    main_changes,
+    main_directives,
+    service_directives,
+    unified,
+)
 from pd_units.ports import ActiveState, UnitStatus
+from pd_units.received import Received, texts_of
 from pd_units.render import RenderedUnit
-from pd_units.unitfile import UnitFile, parse_unit
-
-# Directives that the running main process never received: a change there needs no restart.
-_NOT_OF_MAIN = re.compile(
-    r"Exec(Condition|StartPre|StartPost|Reload|Stop|StopPost)|Timeout\w*Sec|Restart\w*|RuntimeMaxSec|"
-    r"NotifyAccess|KillMode|KillSignal|SendSIGKILL|SuccessExitStatus|Type"
-)
-_SECRET = re.compile(
-    r"((?:--[\w-]*(?:api-key|token|secret|password)[\w-]*(?:=|\s+))"
-    r"|(?:\w*(?:TOKEN|SECRET|PASSWORD|API_KEY|APIKEY|CREDENTIAL)\w*=))(\"[^\"]*\"|\S+)",
-    re.IGNORECASE,
-)
 
 
 class Kind(StrEnum):
@@ -72,13 +70,28 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledUnit:
-    """A unit of ours on the host now: its file (None if absent), whose it is, and the manager's view."""
+    """A unit of ours on the host now: its file (None if absent), whose it is, and the manager's view.
+
+    `received` is what its process was started with, where that is known; `env_files` are digests of the
+    environment files now; `restart_pending` says that an interrupted operation meant to restart this very
+    process.
+    """
 
     name: str
     text: str | None
     ownership: Ownership
     status: UnitStatus | None = None
+    drop_ins: tuple[DropIn, ...] = ()
+    received: Received | None = None
+    env_files: Mapping[str, str] = field(default_factory=dict)
+    drop_ins_unread: bool = False
     restart_pending: bool = False
+
+    @property
+    def unread(self) -> bool:
+        """Whether its files changed on disk since systemd read them."""
+        status = self.status
+        return status is not None and status.exists and (status.need_daemon_reload or self.drop_ins_unread)
 
     @property
     def enabled(self) -> bool:
@@ -88,13 +101,17 @@ class InstalledUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledState:
-    """Everything on the host that an install looks at."""
+    """Everything on the host that an install looks at.
+
+    `unfinished` says that an operation broke off before systemd had read its files.
+    """
 
     units: Mapping[str, InstalledUnit]
     target: InstalledUnit
     shared: Mapping[str, InstalledUnit]
     obsolete: Mapping[str, InstalledUnit]
     retired: Mapping[str, UnitStatus]
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +139,14 @@ def plan_changes(
 ) -> ChangeSet:
     """The changes that make the host as rendered. With `start` false, nothing is started or restarted."""
     changes = _remove(state)
-    writes = [*_writes(shared, state.shared), *_writes(rendered, state.units)]
-    enables = _enable(rendered, state)
-    changes += [*writes, *enables]
-    if changes or _stale(state):
-        # Enabling makes symlinks: systemd reads those, too, only when it reloads.
-        reason = "unit files change" if changes else "unit files changed on disk since the last reload"
-        changes.append(Change("-", Kind.RELOAD, reason))
+    changes += [
+        *_writes(shared, state.shared),
+        *_writes(rendered, state.units),
+        *_enable(rendered, shared, state),
+    ]
+    reload = _reload_reason(changes, state)
+    if reload:
+        changes.append(Change("-", Kind.RELOAD, reload))
     if start:
         changes += _starts(rendered, state)
     changes = [*_retire(state), *changes]
@@ -167,21 +185,54 @@ def _remove(state: InstalledState) -> list[Change]:
 def _writes(rendered: Iterable[RenderedUnit], installed: Mapping[str, InstalledUnit]) -> list[Change]:
     changes = []
     for unit in rendered:
-        old = installed[unit.name].text
-        if old == unit.text:
+        old = installed[unit.name]
+        if old.text == unit.text:
             continue
-        reason = "not there yet" if old is None else (describe(old, unit.text) or "comments changed")
-        changes.append(Change(unit.name, Kind.WRITE, reason, unified(unit.name, old or "", unit.text)))
+        reason = "not there yet"
+        if old.text is not None:
+            reason = describe(old.text, unit.text) or "comments changed"
+        if old.ownership is Ownership.MODIFIED:
+            reason = f"changed by hand since pd-units wrote it: {reason}"
+        elif old.ownership is Ownership.FOREIGN:
+            reason = f"a file that pd-units did not write is there: {reason}"
+        changes.append(
+            Change(
+                unit.name, Kind.WRITE, reason + _beside(old), unified(unit.name, old.text or "", unit.text)
+            )
+        )
     return changes
 
 
-def _stale(state: InstalledState) -> bool:
-    return any(u.status is not None and u.status.need_daemon_reload for u in state.units.values())
+def _beside(unit: InstalledUnit) -> str:
+    """The drop-ins that stay, for a reason's end."""
+    return f"; stays: {', '.join(each.path for each in unit.drop_ins)}" if unit.drop_ins else ""
 
 
-def _enable(rendered: Iterable[RenderedUnit], state: InstalledState) -> list[Change]:
+def _reload_reason(changes: Sequence[Change], state: InstalledState) -> str:
+    if changes:
+        return "unit files change"  # enabling makes symlinks: systemd reads those, too, only when it reloads
+    if state.unfinished:
+        return "an interrupted operation may not have come to its reload"
+    stale = [unit.name for unit in (*state.units.values(), state.target) if unit.unread]
+    return f"files of {', '.join(stale)} changed on disk since systemd read them" if stale else ""
+
+
+def _enable(
+    rendered: Iterable[RenderedUnit], shared: Iterable[RenderedUnit], state: InstalledState
+) -> list[Change]:
     units = [state.units[unit.name] for unit in rendered] + [state.target]
-    return [Change(unit.name, Kind.ENABLE, "is to start at boot") for unit in units if not unit.enabled]
+    changes = [Change(unit.name, Kind.ENABLE, "is to start at boot") for unit in units if not unit.enabled]
+    for unit in shared:
+        installed = state.shared[unit.name]
+        if is_own_service(unit) and not installed.enabled:
+            reason = "finishes at boot what an interrupted install left undone"
+            changes.append(Change(unit.name, Kind.ENABLE, reason))
+    return changes
+
+
+def is_own_service(unit: RenderedUnit) -> bool:
+    """Whether it is a service of pd-units itself, not of a deployment."""
+    return unit.role is None and unit.name.endswith(".service")
 
 
 def _starts(rendered: Iterable[RenderedUnit], state: InstalledState) -> list[Change]:
@@ -206,14 +257,57 @@ def _start(unit: RenderedUnit, installed: InstalledUnit) -> Change | None:
             return None  # queued behind the units it is ordered after
         reason = "is not running" if status is None else f"is {_state_word(status)}"
         return Change(unit.name, Kind.START, reason)
-    why = main_changes(installed.text or "", unit.text)
-    if installed.restart_pending and not why:
-        why = "an interrupted install left a new file and the old process"
+    why, diff = _restart_reason(unit, installed, status)
+    if status.active_state is ActiveState.DEACTIVATING:
+        return Change(unit.name, Kind.RESTART, why or "is stopping", diff)
     if status.sub_state.startswith("auto-restart"):
-        return Change(unit.name, Kind.RESTART, why or "waits for an automatic restart after a failure")
-    if why:
-        return Change(unit.name, Kind.RESTART, why)
-    return None
+        return Change(unit.name, Kind.RESTART, why or "waits for an automatic restart after a failure", diff)
+    return Change(unit.name, Kind.RESTART, why, diff) if why else None
+
+
+def _restart_reason(
+    unit: RenderedUnit, installed: InstalledUnit, status: UnitStatus
+) -> tuple[str, str | None]:
+    """Why the unit's process must be replaced ("" if it need not), and how what it receives differs."""
+    if status.sub_state in ("start-pre", "condition"):
+        # No main process yet. What runs is the gate; it was started with the old file's arguments.
+        before, after = service_directives(installed.text or ""), service_directives(unit.text)
+        return describe_keys(before, after, differing(before, after)), None
+    got = installed.received
+    if got is None:
+        why = main_changes(installed.text or "", unit.text)
+        if installed.restart_pending and not why:
+            why = "an interrupted operation left a new file and the old process"
+        return why, None
+    if got.stale:
+        return "it was started while systemd had not read its changed files yet", None
+    wanted = main_directives(*texts_of(unit.text, installed.drop_ins))
+    if any(drop_in.text is None for drop_in in installed.drop_ins):
+        wanted = {**got.directives, **main_directives(unit.text)}  # this user cannot read them all
+    keys = differing(got.directives, wanted)
+    if keys:
+        diff = directives_diff(unit.name, got.directives, wanted)
+        return describe_keys(got.directives, wanted, keys) + _by_drop_in(installed, got, keys), diff
+    return _changed_files(got, installed), None
+
+
+def _by_drop_in(installed: InstalledUnit, got: Received, keys: Sequence[str]) -> str:
+    """Which drop-ins set a directive that differs, or did."""
+    setting = [
+        each.path
+        for each in installed.drop_ins
+        if set(keys) & set(service_directives(each.text or "")) - {""}
+    ]
+    gone = [path for path in got.drop_ins if path not in {each.path for each in installed.drop_ins}]
+    words = [f"by {path}" for path in setting] + [f"{path} is gone" for path in gone]
+    return f" ({'; '.join(words)})" if words else ""
+
+
+def _changed_files(got: Received, installed: InstalledUnit) -> str:
+    changed = [
+        value for value, digest in installed.env_files.items() if got.files.get(value, digest) != digest
+    ]
+    return f"{', '.join(changed)} changed since it was started" if changed else ""
 
 
 def _state_word(status: UnitStatus) -> str:
@@ -223,98 +317,6 @@ def _state_word(status: UnitStatus) -> str:
 def _words(unit: InstalledUnit | None) -> str:
     if unit is None or unit.status is None:
         return "not looked at"
-    return f"{unit.status.active_state}"
-
-
-def main_changes(old: str, new: str) -> str:
-    """Why the running main process must be replaced, "" if it received nothing that changed."""
-    before, after = _main_directives(old), _main_directives(new)
-    return "; ".join(
-        _describe_key(key, before.get(key, ()), after.get(key, ())) for key in _differing(before, after)
+    return f"{unit.status.active_state}" + (
+        f", with {', '.join(each.path for each in unit.drop_ins)}" if unit.drop_ins else ""
     )
-
-
-def describe(old: str, new: str) -> str:
-    """What differs between two unit files, by directive."""
-    before, after = _directives(parse_unit(old)), _directives(parse_unit(new))
-    return "; ".join(
-        _describe_key(key, before.get(key, ()), after.get(key, ())) for key in _differing(before, after)
-    )
-
-
-def _differing(before: Mapping[str, tuple[str, ...]], after: Mapping[str, tuple[str, ...]]) -> list[str]:
-    return [key for key in {**before, **after} if before.get(key, ()) != after.get(key, ())]
-
-
-def _main_directives(text: str) -> dict[str, tuple[str, ...]]:
-    every = _directives(parse_unit(text), sections=("Service",))
-    return {key: value for key, value in every.items() if not _NOT_OF_MAIN.fullmatch(key)}
-
-
-def _directives(unit: UnitFile, sections: Sequence[str] = ()) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
-    for entry in unit.entries:
-        if not sections or entry.section in sections:
-            found.setdefault(entry.key, []).append(entry.value)
-    return {key: tuple(values) for key, values in found.items()}
-
-
-def _describe_key(key: str, before: Sequence[str], after: Sequence[str]) -> str:
-    if key in ("ExecStart", "ExecStartPost", "ExecStartPre", "ExecStopPost") and before and after:
-        return f"{key} changed: {mask(_describe_words(before[0].split(), after[0].split()))}"
-    gone = [value for value in before if value not in after]
-    come = [value for value in after if value not in before]
-    if len(gone) == len(come) == 1:
-        return mask(f"{key} changed: {gone[0]} -> {come[0]}")
-    parts = [f"{key} added: {value}" for value in come] + [f"{key} removed: {value}" for value in gone]
-    return mask("; ".join(parts)) or f"{key} reordered"
-
-
-def _describe_words(before: Sequence[str], after: Sequence[str]) -> str:
-    old, new = _options(before), _options(after)
-    parts = []
-    for name in {**old, **new}:
-        if old.get(name) == new.get(name):
-            continue
-        if name not in old:
-            parts.append(f"{name} {new[name]} added".replace("  ", " "))
-        elif name not in new:
-            parts.append(f"{name} {old[name]} removed".replace("  ", " "))
-        else:
-            parts.append(f"{name} {_value(name, old[name])} -> {_value(name, new[name])}".strip())
-    return ", ".join(parts) or "order of words"
-
-
-def _value(name: str, value: str) -> str:
-    return mask(f"{name} {value}").removeprefix(f"{name} ")
-
-
-def _options(words: Sequence[str]) -> dict[str, str]:
-    """Options of a command line and their values; the command itself under "command"."""
-    found: dict[str, list[str]] = {"command": []}
-    name = "command"
-    for word in words:
-        if word.startswith("--"):
-            name = word
-            found.setdefault(name, [])
-        else:
-            found[name].append(word)
-    return {key: " ".join(values) for key, values in found.items()}
-
-
-def unified(name: str, old: str, new: str) -> str:
-    """A unified diff of a unit file, secrets masked."""
-    path = f"/etc/systemd/system/{name}"
-    lines = difflib.unified_diff(
-        mask(old).splitlines(),
-        mask(new).splitlines(),
-        fromfile=path if old else "/dev/null",
-        tofile=path if new else "/dev/null",
-        lineterm="",
-    )
-    return "\n".join(lines)
-
-
-def mask(text: str) -> str:
-    """The text with the values of secrets (tokens, keys, passwords) replaced."""
-    return _SECRET.sub(r"\1***", text)

@@ -6,19 +6,23 @@ it became ready and no unit of it died within the first minute after that. Rollb
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
+import json
 import shutil
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from pd_units.adapters.files import read_json, write_atomic, write_error, write_json
+from pd_units import SCHEMA
+from pd_units.adapters.files import make_directory, read_json, write_atomic, write_error, write_json
 from pd_units.errors import HostError
 from pd_units.index import Index, index_from_json, index_to_json
+from pd_units.manifest import digest, require_known_schema
 from pd_units.naming import Names, Role
 from pd_units.render import RenderedUnit
 
@@ -39,13 +43,17 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """One generation. Times are seconds since the epoch; `content` is a digest of its units' texts."""
+    """One generation. Times are seconds since the epoch; `content` is a digest of its units' texts.
+
+    `left` is when a rollback went away from it.
+    """
 
     number: int
     began: float
     result: Result
     content: str
     ended: float | None = None
+    left: float | None = None
     message: str = ""
     changes: tuple[str, ...] = ()
     seconds_to_ready: float | None = None
@@ -111,22 +119,41 @@ def write_generation(
     *,
     wall: float,
 ) -> None:
-    """Keep what is about to be installed, as interrupted until it ended. Raises: HostError 32."""
+    """Keep what is about to be installed, as interrupted until it ended.
+
+    Raises: HostError 32; nothing of it is left then.
+    """
     units = tuple(units)
     place = _place(names, index.generation)
-    place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    place.parent.chmod(0o700)
-    for unit in units:
-        write_atomic(place / "units" / unit.name, unit.text, mode=0o600)
-    write_atomic(place / "deployment.toml", text, mode=0o600)
-    write_json(place / "index.json", index_to_json(index), mode=0o600)
     outcome = {
+        "schema": SCHEMA,
         "began": wall,
         "result": str(Result.INTERRUPTED),
         "content": content_digest(units),
         "changes": list(changes),
     }
-    write_json(place / "outcome.json", outcome, mode=0o600)
+    try:
+        make_directory(names.state_dir)
+        make_directory(place.parent, mode=0o700)
+        place.parent.chmod(0o700)
+        for unit in units:
+            write_atomic(place / "units" / unit.name, unit.text, mode=0o600)
+        write_atomic(place / "deployment.toml", text, mode=0o600)
+        write_json(place / "index.json", index_to_json(index), mode=0o600)
+        write_json(place / "outcome.json", outcome, mode=0o600)
+    except BaseException as error:
+        drop_generation(names, index.generation)
+        if isinstance(error, OSError):
+            raise write_error(place, error) from error
+        raise
+
+
+def drop_generation(names: Names, number: int) -> None:
+    """Forget a generation whose install changed nothing after all; what cannot be removed stays."""
+    shutil.rmtree(_place(names, number), ignore_errors=True)
+    for folder in (generations_dir(names), names.state_dir, names.state_dir.parent):
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # only if nothing is left in it
 
 
 def write_outcome(names: Names, number: int, **outcome: Any) -> None:
@@ -145,17 +172,22 @@ def note_crash(names: Names, number: int, unit: str, cause: str) -> None:
 
 
 def read_generation(names: Names, number: int) -> Generation | None:
-    """A generation, None if it is not kept, not readable or damaged."""
+    """A generation, None if it is not kept, not readable or damaged.
+
+    Raises: HostError 32 if it was written by a newer pd-units.
+    """
     place = _place(names, number)
     value = read_json(place / "outcome.json")
     if value is None:
         return None
+    require_known_schema(value, place / "outcome.json")
     try:
         crashes = tuple(crash for path in sorted(place.glob("crash-*.json")) if (crash := read_json(path)))
         return Generation(
             number=number,
             began=float(value["began"]),
             ended=value.get("ended"),
+            left=value.get("left"),
             result=Result(value["result"]),
             content=str(value.get("content", "")),
             message=str(value.get("message", "")),
@@ -171,8 +203,48 @@ def read_generation(names: Names, number: int) -> Generation | None:
 
 def read_generations(names: Names) -> tuple[Generation, ...]:
     """Every generation that can be read, oldest first."""
-    found = (read_generation(names, number) for number in numbers(names))
-    return tuple(generation for generation in found if generation is not None)
+    found = [read_generation(names, number) for number in numbers(names)]
+    kept = [generation for generation in found if generation is not None]
+    followers = [*kept[1:], None][: len(kept)]
+    return tuple(_judged(names, each, follower) for each, follower in zip(kept, followers, strict=True))
+
+
+def _judged(names: Names, generation: Generation, follower: Generation | None) -> Generation:
+    """A generation that nobody waited for: ready if its units' own watchers saw them ready while it held."""
+    if generation.result not in (Result.INTERRUPTED, Result.INSTALLED):
+        return generation
+    ends = [time for time in (generation.left, follower.began if follower else None) if time is not None]
+    touched = {change.split()[1].rstrip(":") for change in generation.changes if " " in change}
+    index = read_json(_place(names, generation.number) / "index.json") or {}
+    seconds = []
+    for row in index.get("units", ()):
+        unit = str(row.get("unit"))
+        starts = [start for start in _starts(names, unit) if not ends or start[0] < min(ends)]
+        if unit in touched:
+            starts = [start for start in starts if start[0] >= generation.began]
+        if not starts or starts[-1][1] != "ready":
+            return generation
+        seconds.append(starts[-1][2])
+    return replace(generation, result=Result.READY, seconds_to_ready=max(seconds, default=None))
+
+
+def _starts(names: Names, unit: str) -> list[tuple[float, str, float]]:
+    """(began, outcome, seconds) of a unit's starts, oldest first, as its watchers kept them."""
+    found = []
+    try:
+        lines = (names.state_dir / "starts" / f"{unit}.jsonl").read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    for line in lines:
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            row = json.loads(line)
+            found.append((float(row["began"]), str(row["outcome"]), float(row["seconds"])))
+    return found
+
+
+def judged_generation(names: Names, number: int) -> Generation | None:
+    """As `read_generation`, with what became of it where nobody waited."""
+    return next((each for each in read_generations(names) if each.number == number), None)
 
 
 def last_good(names: Names, *, other_than: int) -> Generation | None:
@@ -205,13 +277,32 @@ def stored_index(names: Names, number: int) -> Index:
     return index_from_json(value, source=str(path))
 
 
+def stored_deployment_path(names: Names, number: int) -> Path:
+    """Where a generation's deployment file lies."""
+    return _place(names, number) / "deployment.toml"
+
+
 def stored_text(names: Names, number: int) -> str:
     """The deployment file of a generation. Raises: HostError 32."""
-    path = _place(names, number) / "deployment.toml"
+    path = stored_deployment_path(names, number)
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise _damaged(names, number, f"{path}: {error}") from error
+
+
+def written_digests(names: Names) -> dict[str, frozenset[str]]:
+    """Digests of every unit file of every generation kept, by unit name; none for who may not look."""
+    found: dict[str, frozenset[str]] = {}
+    for number in numbers(names):
+        try:
+            for path in sorted((_place(names, number) / "units").iterdir()):
+                found[path.name] = found.get(path.name, frozenset()) | {
+                    digest(path.read_text(encoding="utf-8"))
+                }
+        except (OSError, UnicodeDecodeError):
+            continue
+    return found
 
 
 def prune(names: Names, *, keep: Iterable[int]) -> None:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from pd_units import SCHEMA
-from pd_units.adapters.files import read_json, write_json
+from pd_units.adapters.files import read_json, to_json_text
 from pd_units.errors import DeploymentError, ExitCode, HostError
-from pd_units.naming import STATE_ROOT, Names, Role, under
+from pd_units.manifest import interrupted_names, read_operation, require_known_schema
+from pd_units.naming import STATE_ROOT, Names, Role, name_problem, under
 from pd_units.plan import Plan
 from pd_units.topology import UNKNOWN, HostTopology
 from pd_units.verification import is_placement_variable
@@ -24,6 +25,7 @@ from pd_units.verification import is_placement_variable
 class IndexUnit:
     """One service: its role, base URL, GPUs, NUMA nodes and CPUs ("0-31", None if unbound).
 
+    `fragment` is the digest of its unit file by which a process of this generation is known (received.py).
     `environment`: the variables that pin it and choose its kernels, as rendered; no others, for they may hold
     secrets. `gpu_addresses`: PCI address of each GPU when it was planned; {} where they were not known.
     """
@@ -34,6 +36,7 @@ class IndexUnit:
     gpus: tuple[int, ...] = ()
     numa: tuple[int, ...] = ()
     cpus: str | None = None
+    fragment: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     gpu_addresses: Mapping[str, str] = field(default_factory=dict)
 
@@ -68,8 +71,15 @@ class Index:
         return tuple(each for each in self.units if each.role is not Role.ROUTER)
 
 
-def index_of(plan: Plan, *, generation: int, topology: HostTopology = UNKNOWN) -> Index:
-    """The index of a planned deployment."""
+def index_of(
+    plan: Plan,
+    *,
+    generation: int,
+    topology: HostTopology = UNKNOWN,
+    fragments: Mapping[str, str] | None = None,
+) -> Index:
+    """The index of a planned deployment; `fragments` are the digests of its unit files."""
+    known = fragments or {}
     addresses = {gpu.index: gpu.pci_address for gpu in topology.gpus or () if gpu.pci_address}
     return Index(
         name=plan.deployment.name,
@@ -84,6 +94,7 @@ def index_of(plan: Plan, *, generation: int, topology: HostTopology = UNKNOWN) -
                 gpus=tuple(each.gpus),
                 numa=tuple(each.numa_nodes),
                 cpus=each.cpus,
+                fragment=known.get(each.unit, ""),
                 environment={k: v for k, v in each.environment if is_placement_variable(k)},
                 gpu_addresses={str(gpu): addresses[gpu] for gpu in each.gpus if gpu in addresses},
             )
@@ -102,9 +113,9 @@ def index_to_json(index: Index) -> dict[str, Any]:
     return {"schema": SCHEMA, **asdict(index)}
 
 
-def write_index(names: Names, index: Index) -> None:
-    """Write the index, readable by everybody. Raises: HostError 32."""
-    write_json(index_path(names), index_to_json(index))
+def index_text(index: Index) -> str:
+    """The index as it lies in its file, which everybody may read."""
+    return to_json_text(index_to_json(index))
 
 
 def read_index(name: str, root: Path = Path("/")) -> Index | None:
@@ -117,6 +128,8 @@ def read_index(name: str, root: Path = Path("/")) -> Index | None:
         return None
     value = read_json(path)
     if value is None:
+        if not path.exists():
+            return None  # removed just now
         raise HostError(
             f"{path} is damaged",
             detail="it is not a JSON object",
@@ -128,12 +141,7 @@ def read_index(name: str, root: Path = Path("/")) -> Index | None:
 def index_from_json(value: dict[str, Any], *, source: str) -> Index:
     """The index that was kept. Raises: HostError 32 if it is newer than this pd-units, or damaged."""
     path = source
-    if value.get("schema", 0) > SCHEMA:
-        raise HostError(
-            f"{path} was written by a newer pd-units",
-            detail=f"schema {value.get('schema')}, this one knows {SCHEMA}",
-            hint="upgrade pd-units",
-        )
+    require_known_schema(value, path)
     try:
         units = tuple(_unit(row) for row in value["units"])
         return Index(
@@ -157,9 +165,22 @@ def _unit(row: dict[str, Any]) -> IndexUnit:
         gpus=tuple(row.get("gpus", ())),
         numa=tuple(row.get("numa", ())),
         cpus=row.get("cpus"),
+        fragment=row.get("fragment", ""),
         environment=dict(row.get("environment") or {}),
         gpu_addresses=dict(row.get("gpu_addresses") or {}),
     )
+
+
+def current_generation(name: str, root: Path = Path("/")) -> int:
+    """The generation that is installed, 0 if none is, or if the index is damaged: an install writes it anew.
+
+    Raises: HostError 32 if it was written by a newer pd-units.
+    """
+    path = index_path(Names(name, root))
+    value = read_json(path) or {}
+    require_known_schema(value, path)
+    number = value.get("generation", 0)
+    return number if isinstance(number, int) else 0
 
 
 def installed_names(root: Path = Path("/")) -> tuple[str, ...]:
@@ -167,28 +188,47 @@ def installed_names(root: Path = Path("/")) -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in under(root, STATE_ROOT).glob("*/index.json")))
 
 
+def known_names(root: Path = Path("/")) -> tuple[str, ...]:
+    """The names of the deployments on a host, those with an install that never came to its end too."""
+    return tuple(sorted({*installed_names(root), *interrupted_names(root)}))
+
+
+def begun_index(name: str) -> Index | None:
+    """The index of a deployment whose first install, or whose uninstall, has not ended.
+
+    Raises: HostError 32 as `read_operation`.
+    """
+    operation = read_operation(Names(name))
+    if operation is None:
+        return None
+    if operation.index is not None:
+        return index_from_json(dict(operation.index), source="operation.json")
+    return Index(name=name, generation=operation.generation, units=(), timeout_s=0.0)
+
+
 def read_indexes(names: Iterable[str]) -> tuple[Index, ...]:
     """The indexes of `names`, of every deployment if empty.
 
     Raises: DeploymentError 10 for a name that is not installed, or if nothing is.
     """
-    wanted, found = tuple(names), installed_names()
-    if not wanted and not found:
-        raise DeploymentError(
-            "no deployment is installed on this host",
-            hint="pd-units init --preset dsv4-pd -o FILE, then: sudo pd-units install FILE",
-            exit_code=ExitCode.UNREADABLE,
-        )
+    wanted = tuple(names)
     indexes = []
-    for name in wanted or found:
-        index = read_index(name)
-        if index is None:
-            listed = ", ".join(found) or "none"
+    for name in wanted or known_names():
+        index = None if name_problem(name) else read_index(name) or begun_index(name)
+        if index is not None:
+            indexes.append(index)
+        elif wanted:
+            listed = ", ".join(known_names()) or "none"
             raise DeploymentError(
                 f"no deployment {name!r} is installed on this host",
                 detail=f"installed: {listed}",
                 hint="pd-units status shows what is",
                 exit_code=ExitCode.UNREADABLE,
             )
-        indexes.append(index)
+    if not indexes:
+        raise DeploymentError(
+            "no deployment is installed on this host",
+            hint="pd-units init --preset dsv4-pd -o FILE, then: sudo pd-units install FILE",
+            exit_code=ExitCode.UNREADABLE,
+        )
     return tuple(indexes)

@@ -15,6 +15,7 @@ from typing import Any
 from pd_units.index import Index, IndexUnit
 from pd_units.naming import Role
 from pd_units.ports import ActiveState, Manager, UnitStatus
+from pd_units.received import read_received
 from pd_units.verdicts import EndOfLife, LiveVerdict, read_end, read_live
 from pd_units.verification import Verification
 
@@ -32,7 +33,10 @@ class UnitState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitReport:
-    """One unit, as `status` and `wait-ready` report it."""
+    """One unit, as `status` and `wait-ready` report it.
+
+    `outdated`: its process was started from a unit file of another generation than the installed one.
+    """
 
     declared: IndexUnit
     status: UnitStatus
@@ -40,6 +44,7 @@ class UnitReport:
     live: LiveVerdict | None = None
     end: EndOfLife | None = None
     note: str = ""
+    outdated: bool = False
     placement: Verification | None = None
 
     @property
@@ -108,7 +113,8 @@ class UnitReport:
 class RouterView:
     """The router as a client sees it now: `/readiness`, and whether a generation came through it.
 
-    `asked` says whether it was asked at all: a router that has not started is not.
+    `asked` says whether it was asked at all: a router that has not started is not. `missing` are the URLs of
+    the declared workers to which it sends no requests now.
     """
 
     unit: str
@@ -117,6 +123,7 @@ class RouterView:
     workers: Mapping[str, Any] = field(default_factory=dict)
     smoke: str = "not needed"
     detail: str = ""
+    missing: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The deployment's `router` object."""
@@ -160,7 +167,17 @@ def observe_unit(manager: Manager, index: Index, declared: IndexUnit) -> UnitRep
     status = manager.unit(declared.unit)
     live = read_live(index.names, declared.unit, status.invocation_id)
     end = read_end(index.names, declared.unit, status.invocation_id)
-    return UnitReport(declared=declared, status=status, state=unit_state(status, end), live=live, end=end)
+    state = unit_state(status, end)
+    outdated = state is UnitState.READY and _outdated(index, declared, status)
+    note = "its process is of an earlier generation" if outdated else ""
+    return UnitReport(
+        declared=declared, status=status, state=state, live=live, end=end, note=note, outdated=outdated
+    )
+
+
+def _outdated(index: Index, declared: IndexUnit, status: UnitStatus) -> bool:
+    received = read_received(index.names, declared.unit, status.invocation_id)
+    return bool(declared.fragment) and received is not None and received.fragment != declared.fragment
 
 
 def observe(manager: Manager, index: Index) -> tuple[UnitReport, ...]:

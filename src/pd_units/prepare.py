@@ -9,19 +9,25 @@ from pathlib import Path
 
 from pd_units.adapters.dbus import SystemdManager
 from pd_units.adapters.host import host_facts, verify_units
+from pd_units.adapters.patient import PatientManager
 from pd_units.changes import ChangeSet, Kind, plan_changes
 from pd_units.errors import DeploymentError, ExitCode, Fault, HostError
-from pd_units.index import index_of, installed_names, read_index
-from pd_units.install import Goal, next_number
+from pd_units.generations import stored_deployment_path
+from pd_units.goal import Goal, next_number
+from pd_units.index import current_generation, index_of, installed_names, known_names, read_index
 from pd_units.installed import read_installed, refuse_foreign
+from pd_units.manifest import read_operation
 from pd_units.model import Deployment, check_together, lint, parse_deployment
 from pd_units.naming import CONFIG_DIR, Names
 from pd_units.pinning import moved_gpus
+from pd_units.placing import deployment_path
 from pd_units.plan import Plan, make_plan
 from pd_units.ports import Manager
 from pd_units.preflight import Check, Subject, require, run_checks
-from pd_units.render import render_units, shipped_units
+from pd_units.received import fragment_digest
+from pd_units.render import render_units
 from pd_units.schedule import drained_router
+from pd_units.shared import shared_units
 from pd_units.topology import HostTopology
 
 
@@ -89,9 +95,15 @@ def deployment_files(files: Sequence[str]) -> tuple[Path, ...]:
 
 def _named(word: str) -> Path:
     path = Path(word)
-    if not path.exists() and "/" not in word and word in installed_names():
-        return Names(word).state_dir / "deployment.toml"
-    return path
+    if path.exists() or "/" in word or word not in known_names():
+        return path
+    names = Names(word)
+    operation = read_operation(names)
+    if operation is not None and operation.generation:
+        begun = stored_deployment_path(names, operation.generation)
+        if begun.exists():
+            return begun  # what the interrupted operation was to install
+    return deployment_path(names)
 
 
 def read_sources(paths: Sequence[Path]) -> tuple[Source, ...]:
@@ -118,7 +130,7 @@ def read_sources(paths: Sequence[Path]) -> tuple[Source, ...]:
 def connect(*, needed: bool) -> Manager | None:
     """The manager; None if it does not answer and is not needed. Raises: HostError 30."""
     try:
-        return SystemdManager()
+        return PatientManager(SystemdManager())
     except HostError:
         if needed:
             raise
@@ -205,8 +217,8 @@ def prepare(
     With `strict`, a failed preflight check raises HostError 13. Raises: TemplateError 20, 21; HostError 32.
     """
     deployment, names = source.deployment, Names(source.deployment.name, choices.root)
-    rendered, shared = render_units(plan), shipped_units()
-    state = read_installed(names, rendered, shared, deployment.retires, manager)
+    rendered, shared = render_units(plan), shared_units()
+    state = read_installed(names, rendered, shared, deployment.retires, manager, adopt=choices.adopt)
     changes = plan_changes(rendered, shared, state, start=choices.start)
     if choices.offline:
         changes = ChangeSet(tuple(c for c in changes.changes if c.kind is not Kind.RELOAD))
@@ -220,11 +232,11 @@ def prepare(
     refuse_foreign(state, adopt=choices.adopt)
     if changes.of(Kind.WRITE):
         verify_units((*rendered, *shared))
-    current = read_index(deployment.name, choices.root)
-    number = next_number(names, rendered, changes, current.generation if current is not None else 0)
+    number = next_number(names, rendered, changes, current_generation(deployment.name, choices.root))
+    fragments = {unit.name: fragment_digest(unit.text) for unit in rendered}
     goal = Goal(
         names=names,
-        index=index_of(plan, generation=number, topology=topology),
+        index=index_of(plan, generation=number, topology=topology, fragments=fragments),
         text=source.text,
         rendered=rendered,
         shared=shared,

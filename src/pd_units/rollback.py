@@ -4,58 +4,89 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pd_units.changes import plan_changes
-from pd_units.errors import ExitCode, HostError
+from pd_units.changes import ChangeSet, plan_changes
+from pd_units.errors import ExitCode, HostError, PdUnitsError
 from pd_units.generations import (
     Generation,
+    Result,
+    content_digest,
+    judged_generation,
     last_good,
     read_generation,
+    read_generations,
     stored_index,
     stored_text,
     stored_units,
     write_outcome,
 )
-from pd_units.index import read_index
-from pd_units.install import Goal, Installed, Installer, conclude, with_failed
+from pd_units.goal import Goal, Installed, with_failed
+from pd_units.index import Index, current_generation
+from pd_units.install import Installer, conclude
 from pd_units.installed import read_installed, refuse_foreign
 from pd_units.manifest import read_operation
 from pd_units.naming import Names
+from pd_units.placing import require_safe
 from pd_units.ports import Clock, Manager
-from pd_units.render import shipped_units
+from pd_units.received import fragment_digest
+from pd_units.render import RenderedUnit
 from pd_units.schedule import drained_router
+from pd_units.shared import shared_units
 
 
-def stored_goal(names: Names, number: int, manager: Manager, *, adopt: bool = False) -> Goal:
+def stored_goal(
+    names: Names,
+    number: int,
+    manager: Manager,
+    *,
+    kind: str = "rollback",
+    adopt: bool = False,
+    force: bool = False,
+) -> Goal:
     """A kept generation as a goal for the host as it is now. Raises: HostError 32."""
-    rendered, shared = stored_units(names, number), shipped_units()
-    state = read_installed(names, rendered, shared, (), manager)
+    require_safe(names)
+    rendered, shared = stored_units(names, number), shared_units()
+    state = read_installed(names, rendered, shared, (), manager, adopt=adopt)
     refuse_foreign(state, adopt=adopt)
-    changes = drained_router(plan_changes(rendered, shared, state, start=True), rendered, state)
+    changes: ChangeSet = plan_changes(rendered, shared, state, start=True)
+    if not force:
+        changes = drained_router(changes, rendered, state)
     return Goal(
         names=names,
-        index=replace(stored_index(names, number), generation=number),
+        index=_index(names, number, rendered),
         text=stored_text(names, number),
         rendered=rendered,
         shared=shared,
         state=state,
         changes=changes,
-        kind="rollback",
+        kind=kind,
+        force=force,
     )
+
+
+def _index(names: Names, number: int, rendered: tuple[RenderedUnit, ...]) -> Index:
+    index = stored_index(names, number)
+    fragments = {unit.name: fragment_digest(unit.text) for unit in rendered}
+    units = tuple(replace(unit, fragment=fragments[unit.unit]) for unit in index.units)
+    return replace(index, generation=number, units=units)
 
 
 def target_of(names: Names, number: int | None) -> Generation:
     """The generation to go back to: `number`, or the last good one before the current.
 
-    Raises: HostError 32 if there is none.
+    After a rollback that was interrupted, it is that one's. Raises: HostError 32 if there is none.
     """
+    operation = read_operation(names)
+    if number is None and operation is not None and operation.kind == "rollback":
+        number = operation.generation
     if number is not None:
         generation = read_generation(names, number)
         if generation is None:
             stored_index(names, number)  # says what is missing
             raise HostError(f"generation {number} of {names.deployment} is damaged")
         return generation
-    index, operation = read_index(names.deployment), read_operation(names)
-    current = max(index.generation if index is not None else 0, operation.generation if operation else 0)
+    current = current_generation(names.deployment)
+    if operation is not None:
+        current = max(current, operation.generation)
     good = last_good(names, other_than=current)
     if good is None:
         raise HostError(
@@ -66,24 +97,40 @@ def target_of(names: Names, number: int | None) -> Generation:
     return good
 
 
-def roll_back_failed(
-    failed: Installed, goal: Goal, manager: Manager, installer: Installer, clock: Clock
-) -> Installed:
-    """Undo a failed install: 43 if the last good generation is ready again, 44 if not.
+def leave(names: Names, number: int, *, at: float) -> None:
+    """Record that a rollback goes away from what is installed. Raises: HostError 32."""
+    current = current_generation(names.deployment)
+    operation = read_operation(names)
+    for each in {current, operation.generation if operation is not None else 0} - {0, number}:
+        write_outcome(names, each, left=at)
 
-    Where there is no good one, the failed install stands as it is, for the operator to look at.
+
+def way_back(goal: Goal, outcome_code: ExitCode) -> Generation | None:
+    """The generation that a failed install is to be undone to, None if it is to stand.
+
+    What had been ready before in the same form is not undone: going further back would not repair the host.
     """
-    good = last_good(goal.names, other_than=failed.generation)
-    if good is None:
-        return failed
+    if not outcome_code or goal.kind != "install":
+        return None
+    kept = judged_generation(goal.names, goal.index.generation)
+    if kept is not None and kept.result is Result.READY:
+        return None
+    return last_good(goal.names, other_than=goal.index.generation)
+
+
+def roll_back_failed(
+    failed: Installed, good: Generation, names: Names, manager: Manager, installer: Installer, clock: Clock
+) -> Installed:
+    """Undo a failed install: 43 if the generation `good` is ready again, 44 if not."""
+    write_outcome(names, failed.generation, rolled_back=True)
     try:
-        back = stored_goal(goal.names, good.number, manager)
+        back = stored_goal(names, good.number, manager)
         outcome = installer.apply(back)
-    except HostError as error:
-        message = f"{failed.message}; and going back to generation {good.number} failed: {error.brief}"
+        restored = conclude(back, outcome, clock)
+    except PdUnitsError as error:
+        why = error.brief + (f": {error.detail}" if error.detail else "")
+        message = f"{failed.message}; and going back to generation {good.number} failed: {why}"
         return with_failed(failed, exit_code=ExitCode.ROLLBACK_FAILED, message=message, failed=failed)
-    write_outcome(goal.names, failed.generation, rolled_back=True)
-    restored = conclude(back, outcome, clock)
     if outcome.exit_code:
         message = f"{failed.message}; and generation {good.number} did not become ready: {outcome.message}"
         return with_failed(restored, exit_code=ExitCode.ROLLBACK_FAILED, message=message, failed=failed)
@@ -95,8 +142,6 @@ def roll_back_failed(
 
 def known_to_fail(goal: Goal) -> Generation | None:
     """The generation of the same content that failed and was rolled back, if the last such one did."""
-    from pd_units.generations import content_digest, read_generations
-
     content = content_digest(goal.rendered)
     same = [each for each in read_generations(goal.names) if each.content == content]
     return same[-1] if same and same[-1].rolled_back else None

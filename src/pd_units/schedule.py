@@ -1,7 +1,8 @@
 """In which order units are stopped and started, so that a change disturbs no more than it must.
 
-With a pair to spare, instances are restarted one at a time, each waited for, and the router stays up. With
-one pair only, requests cannot be served meanwhile: the router is drained first, and starts last.
+With an instance to spare in each role that restarts, they are restarted one at a time, each waited for, and
+the router stays up. Without, requests cannot be served meanwhile: the router is drained first, and starts
+last.
 """
 
 from __future__ import annotations
@@ -29,16 +30,21 @@ class Do(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Units treated at once. With `wait`, the next step begins only when they are ready."""
+    """Units treated at once.
+
+    With `wait`, the next step begins only when they are ready, and the router sends them requests again.
+    `spares` are the units of which one must serve before this step may begin.
+    """
 
     do: Do
     units: tuple[str, ...]
     wait: bool = False
+    spares: tuple[str, ...] = ()
 
 
 def drained_router(changes: ChangeSet, rendered: Sequence[RenderedUnit], state: InstalledState) -> ChangeSet:
     """The changes, with the running router's restart added where backends restart and no pair is left."""
-    router = next((unit.name for unit in rendered if unit.role is Role.ROUTER), None)
+    router = _router(rendered)
     restarted = _restarted(changes, rendered)
     if router is None or not restarted or router in changes.units(Kind.START, Kind.RESTART):
         return changes
@@ -50,42 +56,80 @@ def drained_router(changes: ChangeSet, rendered: Sequence[RenderedUnit], state: 
 
 
 def rolling(changes: ChangeSet, rendered: Sequence[RenderedUnit], state: InstalledState) -> bool:
-    """Whether every role that restarts keeps an instance that runs while another one restarts."""
+    """Whether every role that restarts keeps an instance that serves while another one restarts.
+
+    What does not serve yet is started first, and counts. Without a router at work nothing serves anyway.
+    """
+    router = _router(rendered)
+    if router is not None and not _active(state, router):
+        return False
     restarted = _restarted(changes, rendered)
     roles = {unit.role for unit in rendered if unit.name in restarted}
-    running = [unit for unit in rendered if _active(state, unit.name)]
-    return bool(roles) and all(sum(unit.role is role for unit in running) >= 2 for role in roles)
+    up = {*changes.units(Kind.START, Kind.RESTART), *(u.name for u in rendered if _active(state, u.name))}
+    serving = [unit for unit in rendered if unit.name in up]
+    return bool(roles) and all(sum(unit.role is role for unit in serving) >= 2 for role in roles)
 
 
 def schedule(
     changes: ChangeSet, rendered: Sequence[RenderedUnit], state: InstalledState, *, force: bool = False
 ) -> tuple[Step, ...]:
     """The steps of the starts and restarts in `changes`; `force` restarts everything at once."""
+    router = _router(rendered)
     starts = changes.units(Kind.START)
-    router = next((unit.name for unit in rendered if unit.role is Role.ROUTER), None)
     restarts = [unit for unit in changes.units(Kind.RESTART) if unit != router]
+    bounced = router is not None and router in changes.units(Kind.RESTART)
+    roll = not force and rolling(changes, rendered, state)
+    backends = {unit.name for unit in rendered if unit.role is not Role.ROUTER}
+    added = tuple(unit for unit in starts if unit in backends)
+    rest = tuple(unit for unit in starts if unit not in backends)
     steps: list[Step] = []
-    if not force and rolling(changes, rendered, state):
-        roles: Mapping[str, Role | None] = {unit.name: unit.role for unit in rendered}
-        ordered = sorted(restarts, key=lambda name: _rank(roles.get(name)))
-        steps += [Step(Do.RESTART, (unit,), wait=True) for unit in ordered]
-        if router in changes.units(Kind.RESTART):
-            steps.append(Step(Do.RESTART, (str(router),)))
-    else:
-        drain = router is not None and router in changes.units(Kind.RESTART)
-        if drain and restarts:
-            steps.append(Step(Do.STOP, (str(router),)))
-        if restarts:
-            steps.append(Step(Do.RESTART, tuple(restarts)))
-        if drain:
-            steps.append(Step(Do.START if restarts else Do.RESTART, (str(router),)))
-    if starts:
-        steps.insert(0, Step(Do.START, tuple(starts)))
+    if added:
+        # What is added serves before anything that serves now is taken away.
+        steps.append(Step(Do.START, added, wait=not force and (roll or (bounced and not restarts))))
+    if roll:
+        idle = tuple(unit for unit in restarts if not _active(state, unit))
+        steps += [Step(Do.RESTART, idle, wait=True)] if idle else []
+        steps += rolled([unit for unit in restarts if unit not in idle], roles_of(rendered))
+        steps += [Step(Do.RESTART, (str(router),))] if bounced else []
+        steps += [Step(Do.START, rest)] if rest else []
+        return tuple(steps)
+    drain = bounced and bool(restarts)
+    if drain:
+        steps.append(Step(Do.STOP, (str(router),)))
+    if restarts:
+        steps.append(Step(Do.RESTART, tuple(restarts)))
+    if bounced:
+        steps.append(Step(Do.START if drain else Do.RESTART, (str(router),)))
+    if rest:
+        # The router after what it waits for: it would pass its gate with a backend that is then replaced.
+        steps.append(Step(Do.START, rest))
     return tuple(steps)
+
+
+def roles_of(rendered: Sequence[RenderedUnit]) -> dict[str, Role | None]:
+    """The role of each unit."""
+    return {unit.name: unit.role for unit in rendered}
+
+
+def rolled(units: Sequence[str], roles: Mapping[str, Role | None]) -> list[Step]:
+    """One restart after the other, each with the others of its role to spare, and waited for."""
+    return [
+        Step(
+            Do.RESTART,
+            (unit,),
+            wait=True,
+            spares=tuple(name for name, role in roles.items() if role is roles.get(unit) and name != unit),
+        )
+        for unit in sorted(units, key=lambda name: _rank(roles.get(name)))
+    ]
 
 
 def _rank(role: Role | None) -> int:
     return _ORDER.index(role) if role in _ORDER else len(_ORDER)
+
+
+def _router(rendered: Sequence[RenderedUnit]) -> str | None:
+    return next((unit.name for unit in rendered if unit.role is Role.ROUTER), None)
 
 
 def _restarted(changes: ChangeSet, rendered: Sequence[RenderedUnit]) -> set[str]:

@@ -6,21 +6,31 @@ import contextlib
 import shutil
 from collections.abc import Callable
 
-from pd_units.adapters.files import read_json, remove, write_error
-from pd_units.changes import Change, ChangeSet, InstalledState, Kind, Ownership
+from pd_units.adapters.files import read_json, remove, sweep, write_error
+from pd_units.changes import Change, ChangeSet, InstalledState, Kind, Ownership, is_own_service
 from pd_units.errors import Fault, HostError
-from pd_units.index import index_path, installed_names
-from pd_units.install import retired_path, stop_unit
+from pd_units.index import current_generation, index_path, installed_names
 from pd_units.installed import read_installed
-from pd_units.manifest import end_operation, manifest_path, read_manifest
+from pd_units.manifest import (
+    Operation,
+    begin_operation,
+    end_operation,
+    manifest_path,
+    operation_path,
+    read_manifest,
+    read_operation,
+)
 from pd_units.naming import SLICE, Names
+from pd_units.placing import require_safe, retired_path
 from pd_units.ports import ActiveState, Clock, Manager
-from pd_units.render import shipped_units
+from pd_units.shared import shared_units
+from pd_units.stopping import stop_unit
 
 
 def plan_uninstall(names: Names, manager: Manager) -> tuple[InstalledState, ChangeSet]:
     """What would be stopped, disabled and removed. Raises: HostError 32 for files changed by hand."""
-    state = read_installed(names, (), shipped_units(), (), manager)
+    shared = shared_units()
+    state = read_installed(names, (), shared, (), manager)
     faults = [
         Fault(
             str(names.unit_dir / unit.name),
@@ -39,15 +49,19 @@ def plan_uninstall(names: Names, manager: Manager) -> tuple[InstalledState, Chan
         if status is not None and status.active_state not in (ActiveState.INACTIVE, ActiveState.FAILED):
             changes.append(Change(unit.name, Kind.STOP, "uninstalled"))
     changes += [Change(u.name, Kind.DISABLE, "uninstalled") for u in (*order, state.target) if u.enabled]
+    last = set(installed_names()) <= {names.deployment}
+    ours = read_manifest(names.shared_manifest) if last else {}
+    common = [
+        unit for unit in state.shared.values() if unit.ownership is Ownership.OURS and unit.name in ours
+    ]
+    own = {unit.name for unit in shared if is_own_service(unit)}
+    reason = "no deployment is left"
+    changes += [
+        Change(unit.name, Kind.DISABLE, reason) for unit in common if unit.name in own and unit.enabled
+    ]
     changes += [Change(unit.name, Kind.REMOVE, "uninstalled") for unit in order]
-    if set(installed_names()) <= {names.deployment}:
-        common = read_manifest(names.shared_manifest)
-        changes += [
-            Change(unit.name, Kind.REMOVE, "no deployment is left")
-            for unit in state.shared.values()
-            if unit.ownership is Ownership.OURS and unit.name in common
-        ]
-    if order:
+    changes += [Change(unit.name, Kind.REMOVE, reason) for unit in common]
+    if order or common:
         changes.append(Change("-", Kind.RELOAD, "unit files change"))
     return state, ChangeSet(tuple(changes))
 
@@ -66,6 +80,8 @@ def uninstall(
 
     Raises: HostError 30 to 33; running it again goes on where it broke off.
     """
+    require_safe(names)
+    _begin(names, clock, purge=purge, restore_retired=restore_retired)
     units = tuple(dict.fromkeys((*changes.units(Kind.STOP), *changes.units(Kind.REMOVE))))
     for unit in changes.units(Kind.STOP):
         say(f"stopping {unit}")
@@ -76,6 +92,7 @@ def uninstall(
     for unit in changes.units(Kind.REMOVE):
         say(f"removing {names.unit_dir / unit}")
         remove(names.unit_dir / unit)
+    sweep(names.unit_dir, units)
     if changes.of(Kind.RELOAD):
         manager.reload()
     for unit in units:
@@ -87,9 +104,26 @@ def uninstall(
     _forget(names, purge=purge)
 
 
+def _begin(names: Names, clock: Clock, *, purge: bool, restore_retired: bool) -> None:
+    pending = read_operation(names)
+    digests = {**(pending.digests if pending is not None else {}), **read_manifest(manifest_path(names))}
+    operation = Operation(
+        kind="uninstall",
+        generation=current_generation(names.deployment),
+        began=clock.wall(),
+        digests=digests,
+        index=read_json(index_path(names)) or (pending.index if pending is not None else None),
+        options={"purge": purge, "restore_retired": restore_retired},
+    )
+    begin_operation(names, operation)
+
+
 def _restore(names: Names, manager: Manager, say: Callable[[str], None]) -> None:
     """Enable and start again what was enabled and ran before it was retired."""
     for unit, before in (read_json(retired_path(names)) or {}).items():
+        if not manager.unit(unit).exists:
+            say(f"{unit} is not restored: its unit file is gone")
+            continue
         say(f"restoring {unit}")
         if before.get("enabled"):
             manager.enable([unit])
@@ -99,22 +133,20 @@ def _restore(names: Names, manager: Manager, say: Callable[[str], None]) -> None
 
 
 def _forget(names: Names, *, purge: bool) -> None:
-    end_operation(names)
-    remove(manifest_path(names))
-    remove(index_path(names))
+    """Remove what is kept of it, the operation record last; the history stays unless it is to be purged."""
+    keep = {operation_path(names).name, *(() if purge else ("generations", "starts"))}
     try:
         shutil.rmtree(names.run_dir, ignore_errors=True)
-        if purge:
-            shutil.rmtree(names.state_dir)
-        else:
-            for leftover in ("ends", "deployment.toml", "retired.json"):
-                place = names.state_dir / leftover
-                if place.is_dir():
-                    shutil.rmtree(place)
-                else:
-                    place.unlink(missing_ok=True)
+        for place in (index_path(names), manifest_path(names), *names.state_dir.iterdir()):
+            if place.name in keep:
+                continue
+            if place.is_dir() and not place.is_symlink():
+                shutil.rmtree(place)
+            else:
+                place.unlink(missing_ok=True)
         if not installed_names():
             names.shared_manifest.unlink(missing_ok=True)
+        end_operation(names)
         for folder in (names.state_dir, names.state_dir.parent, names.run_dir.parent):
             with contextlib.suppress(OSError):
                 folder.rmdir()  # only if nothing is left in it

@@ -10,6 +10,7 @@ from pd_units.adapters.http import fetch
 from pd_units.adapters.procfs import command_line
 from pd_units.errors import ExitCode
 from pd_units.index import Index, IndexUnit
+from pd_units.manifest import Operation, operation_words
 from pd_units.naming import Role, stem
 from pd_units.observe import RouterView, UnitReport, UnitState, is_backend, observe_unit, summary
 from pd_units.ports import ActiveState, Clock, Manager
@@ -28,12 +29,19 @@ class DeploymentReport:
     index: Index
     units: tuple[UnitReport, ...]
     router: RouterView | None = None
-    interrupted: str = ""
+    operation: Operation | None = None
+
+    @property
+    def interrupted(self) -> str:
+        """What there is to say of an operation that is at work on it, or was interrupted."""
+        return operation_words(self.index.name, self.operation) if self.operation is not None else ""
 
     @property
     def state(self) -> UnitState:
-        """Ready only if all of its units are, and the router says so now."""
+        """Ready only if all of its units are, all of one generation, and the router says so now."""
         state = summary(self.units)
+        if state is UnitState.READY and any(unit.outdated for unit in self.units):
+            return UnitState.STARTING
         if state is UnitState.READY and self.router is not None and not self.router.ready:
             return UnitState.STARTING
         return state
@@ -46,7 +54,20 @@ class DeploymentReport:
             "generation": self.index.generation,
             "units": [self._unit(unit) for unit in self.units],
             "router": self.router.to_json() if self.router is not None else None,
-            "interrupted": self.interrupted or None,
+            **self._operation(),
+        }
+
+    def _operation(self) -> dict[str, Any]:
+        operation = self.operation
+        if operation is None:
+            return {"operation": None, "interrupted": None}
+        return {
+            "operation": {
+                "kind": operation.kind,
+                "generation": operation.generation,
+                "at_work": operation.at_work,
+            },
+            "interrupted": None if operation.at_work else self.interrupted,
         }
 
     def _unit(self, unit: UnitReport) -> dict[str, Any]:
@@ -101,12 +122,20 @@ def _router_view(
     counts = answer.json() if isinstance(answer.json(), dict) else {}
     if answer.status != 200:
         why = answer.error or str(counts.get("reason") or answer.status)
-        return RouterView(unit=declared.unit, ready=False, workers=counts, detail=f"/readiness: {why}")
+        return RouterView(
+            unit=declared.unit,
+            ready=False,
+            workers=counts,
+            detail=f"/readiness: {why}",
+            missing=tuple(backend.url for backend in index.backends),
+        )
     workers = fetch(f"{declared.url}/workers", headers=headers, timeout_s=5.0).json()
     missing = missing_workers(workers, (backend.url for backend in index.backends))
     if missing:
         detail = f"not healthy for the router: {', '.join(missing)}"
-        return RouterView(unit=declared.unit, ready=False, workers=counts, detail=detail)
+        return RouterView(
+            unit=declared.unit, ready=False, workers=counts, detail=detail, missing=tuple(missing)
+        )
     lost = [unit.unit for unit in units if is_backend(unit) and unit.state is not UnitState.READY]
     if lost or not index.smoke_test:
         detail = f"waits for {', '.join(stem(u) for u in lost)}" if lost else ""
@@ -152,8 +181,12 @@ def wait_until_ready(
     selected: Select = lambda _unit: True,
     failing: Failing = lambda unit: unit.failed_for_good,
     end_of: EndOf = lambda unit: unit.end,
+    routed: bool = False,
 ) -> Outcome:
-    """Wait until every selected unit is ready (40: one is failing; 41: the time is over)."""
+    """Wait until every selected unit is ready (40: one is failing; 41: the time is over).
+
+    With `routed`, until a router that is up also sends requests to each of them again.
+    """
     deadline = clock.monotonic() + timeout_s
     smoke, failed_at = SmokeTests(), None
     manager.watch([unit.unit for index in indexes for unit in index.units])
@@ -176,7 +209,7 @@ def wait_until_ready(
                 for report in reports
             )
             return Outcome(exit_code=_exit_code(ends.values()), message=message, reports=reports)
-        if all(_is_ready(report, selected) for report in reports):
+        if all(_is_ready(report, selected, routed=routed) for report in reports):
             return Outcome(exit_code=ExitCode.OK, message="ready", reports=reports)
         left = deadline - clock.monotonic()
         if left <= 0:
@@ -194,11 +227,45 @@ def _smoke_time(left_s: float) -> float:
     return max(1.0, min(SMOKE_TIMEOUT_S, left_s))
 
 
-def _is_ready(report: DeploymentReport, selected: Select) -> bool:
+def _is_ready(report: DeploymentReport, selected: Select, *, routed: bool = False) -> bool:
     units = [unit for unit in report.units if selected(unit)]
     with_router = any(not is_backend(unit) for unit in units)
-    ready = all(unit.state is UnitState.READY for unit in units)
+    ready = all(unit.state is UnitState.READY and not unit.outdated for unit in units)
+    if routed and ready and not all(serves(report, unit) for unit in units):
+        return False
     return ready and (not with_router or report.router is None or report.router.ready)
+
+
+def serves(report: DeploymentReport, unit: UnitReport) -> bool:
+    """Whether a unit is ready, and gets requests from a router that is up."""
+    router = report.router
+    asked = router is not None and router.asked
+    return unit.state is UnitState.READY and not (
+        asked and router is not None and unit.declared.url in router.missing
+    )
+
+
+def wait_until_serving(
+    manager: Manager,
+    index: Index,
+    units: Sequence[str],
+    *,
+    timeout_s: float,
+    clock: Clock,
+    seen: Watcher,
+) -> Outcome:
+    """Wait until one of `units` serves; 41 if none does in time."""
+    deadline = clock.monotonic() + timeout_s
+    smoke = SmokeTests()
+    manager.watch(units)
+    while True:
+        report = observe_deployment(manager, index, smoke, smoke_timeout_s=_smoke_time(timeout_s))
+        seen((report,))
+        if any(unit.unit in units and serves(report, unit) for unit in report.units):
+            return Outcome(exit_code=ExitCode.OK, message="serving", reports=(report,))
+        if clock.monotonic() >= deadline:
+            return Outcome(exit_code=ExitCode.NOT_READY, message="none serves", reports=(report,))
+        manager.pump(_LOOK_S)
 
 
 def _exit_code(failed: Iterable[UnitReport]) -> ExitCode:
@@ -221,6 +288,12 @@ def _timeout(reports: Sequence[DeploymentReport], timeout_s: float) -> str:
         for report in reports
         for unit in report.units
         if unit.state is not UnitState.READY
+    ]
+    waiting += [
+        f"{stem(unit.unit)} still runs a process of an earlier generation"
+        for report in reports
+        for unit in report.units
+        if unit.outdated
     ]
     waiting += [
         f"{stem(report.router.unit)}: {report.router.detail}"

@@ -6,17 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pd_units.changes import (
-    InstalledState,
-    InstalledUnit,
-    Kind,
-    Ownership,
-    describe,
-    main_changes,
-    mask,
-    plan_changes,
-    unified,
-)
+from pd_units.changes import InstalledState, InstalledUnit, Kind, Ownership, plan_changes
+from pd_units.differences import describe, main_changes, mask, unified
 from pd_units.ports import ActiveState, UnitStatus
 from pd_units.render import RenderedUnit
 
@@ -147,7 +138,11 @@ def test_a_disabled_unit_is_enabled_again():
 def test_an_instance_that_is_no_longer_declared_goes():
     gone = installed("a-prefill-1.service")
     changes = plan_changes([rendered()], [], state(installed(), obsolete={gone.name: gone}), start=True)
-    assert [kind for kind, unit in kinds(changes) if unit == gone.name] == [Kind.STOP, Kind.DISABLE, Kind.REMOVE]
+    assert [kind for kind, unit in kinds(changes) if unit == gone.name] == [
+        Kind.STOP,
+        Kind.DISABLE,
+        Kind.REMOVE,
+    ]
     assert Kind.RELOAD in [kind for kind, _ in kinds(changes)]
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from pd_units.adapters.interpreter import own_python
 from pd_units.adapters.systemd_files import systemd_version
 from pd_units.errors import ExitCode, HostError, TemplateError
 from pd_units.model import Deployment
@@ -33,7 +33,7 @@ def host_facts(
     router_python = (router.python if router is not None else None) or deployment.engine.python
     return HostFacts(
         topology=topology,
-        pd_units_python=sys.executable,
+        pd_units_python=own_python(),
         systemd_version=version or DEFAULT_SYSTEMD,
         engine_version=installed_version(root, deployment.engine.python, "sglang"),
         router_version=installed_version(root, router_python, "sglang_router"),

@@ -10,7 +10,7 @@ from pd_units.cli.output import emit, envelope, json_option
 from pd_units.errors import DeploymentError, ExitCode, HostError
 from pd_units.generations import Generation, generations_dir, iso, read_generations
 from pd_units.index import installed_names, read_index
-from pd_units.manifest import read_operation
+from pd_units.manifest import operation_words, read_operation
 from pd_units.naming import Names
 from pd_units.report import table
 
@@ -63,7 +63,7 @@ def _text(generations: tuple[Generation, ...], current: int | None, names: Names
             lines.append(f"generation {generation.number}: {generation.message}")
     operation = read_operation(names)
     if operation is not None:
-        lines.append(f"A {operation.kind} of generation {operation.generation} has not ended.")
+        lines.append(operation_words(names.deployment, operation))
     return "\n".join(lines)
 
 

@@ -12,11 +12,14 @@ import click
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
 from pd_units.adapters.offline import OfflineManager
+from pd_units.adapters.signals import Stopped, stoppable
+from pd_units.cli.answers import failed_before, interrupted
 from pd_units.cli.options import DURATION, UNKNOWN_TOPOLOGY, skip_option, topology_of, topology_option
 from pd_units.cli.output import emit, envelope, json_option, warn
 from pd_units.cli.progress import Progress
-from pd_units.errors import ExitCode, WorkloadError
-from pd_units.install import Goal, Installed, Installer, conclude
+from pd_units.errors import ExitCode
+from pd_units.goal import Installed
+from pd_units.install import Installer, conclude
 from pd_units.manifest import read_operation
 from pd_units.measuring import with_placement
 from pd_units.naming import Names
@@ -33,11 +36,11 @@ from pd_units.prepare import (
     warnings_of,
 )
 from pd_units.report import changes_text, status_text
-from pd_units.rollback import known_to_fail, roll_back_failed
+from pd_units.rollback import known_to_fail, roll_back_failed, stored_goal, way_back
 
 
 @click.command(name="install")
-@click.argument("files", nargs=-1, metavar="[FILE...]")
+@click.argument("files", nargs=-1, metavar="[FILE|NAME...]")
 @click.option("--check", is_flag=True, help="Show what would change, change nothing; needs no root.")
 @click.option("--diff", is_flag=True, help="Show unit files' differences, secrets masked.")
 @click.option(
@@ -55,8 +58,14 @@ from pd_units.rollback import known_to_fail, roll_back_failed
 @click.option("--no-rollback", is_flag=True, help="Leave a failed install as it is.")
 @click.option("--force", is_flag=True, help="Retry what failed before; restart everything at once.")
 @click.option("--timeout", type=DURATION, help="Longest wait for readiness (default: from [readiness]).")
-@click.option("--lock-timeout", type=DURATION, default=10.0, help="Longest wait for another install.")
-@click.option("--adopt", is_flag=True, help="Replace unit files of the same name that are not ours.")
+@click.option("--lock-timeout", type=DURATION, default=10.0, help="Longest wait for another pd-units.")
+@click.option(
+    "--adopt",
+    "--overwrite",
+    "adopt",
+    is_flag=True,
+    help="Replace unit files of the same name that are not ours, or were changed by hand.",
+)
 @skip_option
 @topology_option
 @json_option
@@ -79,7 +88,8 @@ def command(
 ) -> int:
     """Write, enable and start deployments in dependency order, and wait until they are ready.
 
-    Without FILE: every /etc/pd-units/*.toml. A second install changes nothing and says so.
+    Without FILE: every /etc/pd-units/*.toml; NAME stands for the file of an installed deployment. A second
+    install changes nothing and says so.
     """
     if not check:
         require_root("install")
@@ -99,12 +109,16 @@ def command(
     if check:
         return show(prepare_all(), as_json=as_json, diff=diff, pending_code=pending_code)
     assert manager is not None
-    with ExitStack() as stack:
+    how = How(wait=start and not no_wait, rollback=not no_rollback, timeout_s=timeout, diff=diff)
+    done: list[Installed] = []
+    with stoppable(), ExitStack() as stack:
         for source in sorted(sources, key=lambda each: each.deployment.name):
             path = Names(source.deployment.name, root).lock
             stack.enter_context(locked(path, timeout_s=lock_timeout))
-        how = How(wait=start and not no_wait, rollback=not no_rollback, timeout_s=timeout, diff=diff)
-        done = _install_all(prepare_all(), manager, how)
+        for prepared in prepare_all():
+            done.append(_Run(prepared, manager, how).install())
+            if done[-1].exit_code is ExitCode.INTERRUPTED:
+                break
     return _answer(done, as_json=as_json)
 
 
@@ -149,41 +163,58 @@ class How:
     diff: bool
 
 
-def _install_all(prepared: Sequence[Prepared], manager: Manager, how: How) -> list[Installed]:
-    return [_install(each, manager, how) for each in prepared]
+class _Run:
+    """The install of one deployment."""
 
-
-def _install(prepared: Prepared, manager: Manager, how: How) -> Installed:
-    clock, goal = SystemClock(), prepared.goal
-    warn(warnings_of(prepared.source, prepared.plan))
-    _refuse_known_failure(goal)
-    if how.diff and goal.changes.changed:
-        click.echo(changes_text(goal.index.name, goal.changes, diff=True), err=True)
-    operation = read_operation(goal.names)
-    if operation is not None:
-        click.echo(
-            f"finishing an interrupted {operation.kind} of generation {operation.generation}", err=True
+    def __init__(self, prepared: Prepared, manager: Manager, how: How) -> None:
+        self._prepared, self._goal, self._manager, self._how = prepared, prepared.goal, manager, how
+        self._clock = SystemClock()
+        self._installer = Installer(
+            manager, self._clock, _say, Progress(self._clock), timeout_s=how.timeout_s
         )
-    installer = Installer(
-        manager, clock, lambda line: click.echo(line, err=True), Progress(clock), timeout_s=how.timeout_s
-    )
-    outcome = installer.apply(goal, wait=how.wait)
-    done = conclude(goal, outcome, clock, waited=how.wait)
-    if done.exit_code and done.changed and how.rollback:
+
+    def install(self) -> Installed:
+        """What came of it. Raises: PdUnitsError."""
+        goal = self._goal
+        warn(warnings_of(self._prepared.source, self._prepared.plan))
+        failed = known_to_fail(goal) if goal.changes.changed and not goal.force else None
+        if self._how.diff and goal.changes.changed:
+            click.echo(changes_text(goal.index.name, goal.changes, diff=True), err=True)
+        operation = read_operation(goal.names)
+        if operation is not None:
+            _say(f"finishing an interrupted {operation.kind} of generation {operation.generation}")
+        try:
+            if failed is not None:
+                if operation is not None and operation.kind == "rollback":
+                    self._finish_rollback(operation.generation)
+                return failed_before(goal, failed, self._manager)
+            done = self._apply()
+        except KeyboardInterrupt as error:
+            signal = error.signal if isinstance(error, Stopped) else "SIGINT"
+            return interrupted(goal, signal, self._manager)
+        if done.report is None:
+            return done
+        # Nothing has moved since the last measurement if nothing was changed.
+        return replace(done, report=with_placement(done.report, measure=done.changed))
+
+    def _apply(self) -> Installed:
+        goal = self._goal
+        outcome = self._installer.apply(goal, wait=self._how.wait)
+        good = way_back(goal, outcome.exit_code) if self._how.rollback else None
+        done = conclude(goal, outcome, self._clock, waited=self._how.wait, ends=good is None)
+        if good is None:
+            return done
         click.echo(status_text([done.report]) if done.report is not None else done.message, err=True)
-        done = roll_back_failed(done, goal, manager, installer, clock)
-    return replace(done, report=with_placement(done.report)) if done.report is not None else done
+        _say(f"{done.name}: generation {done.generation} failed; going back to generation {good.number}")
+        return roll_back_failed(done, good, goal.names, self._manager, self._installer, self._clock)
+
+    def _finish_rollback(self, number: int) -> None:
+        back = stored_goal(self._goal.names, number, self._manager)
+        conclude(back, self._installer.apply(back), self._clock)
 
 
-def _refuse_known_failure(goal: Goal) -> None:
-    """Raises: WorkloadError 40: the same units failed before and were rolled back."""
-    failed = known_to_fail(goal) if goal.changes.changed and not goal.force else None
-    if failed is not None:
-        raise WorkloadError(
-            f"{goal.index.name}: generation {failed.number} was the same and failed; not tried again",
-            detail=failed.message,
-            hint="change the deployment file, or --force tries it once more",
-        )
+def _say(line: str) -> None:
+    click.echo(line, err=True)
 
 
 def _answer(done: Sequence[Installed], *, as_json: bool) -> int:
@@ -191,7 +222,7 @@ def _answer(done: Sequence[Installed], *, as_json: bool) -> int:
     changed = any(each.changed for each in done)
     message = worst.message if worst.exit_code else ("installed" if changed else "nothing to change")
     obj = envelope(worst.exit_code, message, changed=changed, deployments=[each.to_json() for each in done])
-    emit(as_json, obj, "\n\n".join(_text(each) for each in done))
+    emit(as_json, obj, "\n\n".join(text for each in done if (text := _text(each))))
     if worst.exit_code and not as_json:
         for each in done:
             if each.exit_code:
@@ -202,9 +233,9 @@ def _answer(done: Sequence[Installed], *, as_json: bool) -> int:
 def _text(done: Installed) -> str:
     what = "installed" if done.changed else "nothing to change"
     if done.report is None:
+        if done.exit_code:
+            return ""
         return f"{done.name}: {what} (generation {done.generation}); not waited for readiness"
-    if done.failed is not None and done.report is not None:
-        return f"{done.name}: {done.message}\n{status_text([done.report])}"
-    if done.exit_code and done.report is not None:
+    if done.exit_code:
         return status_text([done.report])
     return f"{done.name}: {what}\n{status_text([done.report])}"

@@ -6,21 +6,22 @@ import click
 
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
+from pd_units.adapters.signals import Stopped, stoppable
 from pd_units.cli.options import DURATION
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.cli.progress import Progress
 from pd_units.errors import ExitCode
-from pd_units.index import Index, read_indexes
-from pd_units.install import ROUTER_S, FirstFailure
+from pd_units.index import Index, index_to_json, read_indexes
+from pd_units.manifest import Operation, Phase, begin_operation, end_operation, note_stopped, read_operation
 from pd_units.measuring import with_placement
 from pd_units.naming import Role
-from pd_units.observe import UnitReport
-from pd_units.ports import Clock, Manager
+from pd_units.placing import require_safe
+from pd_units.ports import Manager
 from pd_units.prepare import connect, require_root
 from pd_units.report import status_text
-from pd_units.waiting import Outcome, wait_until_ready
-
-_ORDER = (Role.STANDALONE, Role.PREFILL, Role.DECODE, Role.ROUTER)
+from pd_units.restarting import ORDER, restart_steps
+from pd_units.steps import Stepper
+from pd_units.waiting import Outcome
 
 
 @click.command(name="restart")
@@ -28,24 +29,32 @@ _ORDER = (Role.STANDALONE, Role.PREFILL, Role.DECODE, Role.ROUTER)
 @click.option(
     "--role", type=click.Choice([str(role) for role in Role]), multiple=True, help="Only these roles."
 )
-@click.option("--timeout", type=DURATION, help="Longest wait for each role (default: [readiness] timeout).")
+@click.option("--force", is_flag=True, help="All instances of a role at once, though no pair serves then.")
+@click.option("--timeout", type=DURATION, help="Longest wait for each role (default: from [readiness]).")
 @click.option("--lock-timeout", type=DURATION, default=10.0, help="Longest wait for another pd-units.")
 @json_option
 def command(
-    names: tuple[str, ...], role: tuple[str, ...], timeout: float | None, lock_timeout: float, as_json: bool
+    names: tuple[str, ...],
+    role: tuple[str, ...],
+    force: bool,
+    timeout: float | None,
+    lock_timeout: float,
+    as_json: bool,
 ) -> int:
-    """Restart deployments in order, one role at a time, each waited for."""
+    """Restart deployments in order, one role at a time, each waited for.
+
+    Of several instances of a role one at a time: the others go on serving.
+    """
     require_root("restart")
     indexes = read_indexes(names)
     manager = connect(needed=True)
     assert manager is not None
-    clock = SystemClock()
+    roles = [each for each in ORDER if not role or each in role]
     outcomes = []
-    for index in indexes:
-        with locked(index.names.lock, timeout_s=lock_timeout):
-            outcomes.append(
-                _restart(index, [r for r in _ORDER if not role or r in role], manager, clock, timeout)
-            )
+    with stoppable():
+        for index in indexes:
+            with locked(index.names.lock, timeout_s=lock_timeout):
+                outcomes.append(_restart(index, roles, manager, timeout, force=force))
     worst = max(outcomes, key=lambda outcome: outcome.exit_code)
     reports = [with_placement(report) for outcome in outcomes for report in outcome.reports]
     obj = envelope(worst.exit_code, worst.message, deployments=[report.to_json() for report in reports])
@@ -56,34 +65,35 @@ def command(
 
 
 def _restart(
-    index: Index, roles: list[Role], manager: Manager, clock: Clock, timeout_s: float | None
+    index: Index, roles: list[Role], manager: Manager, timeout_s: float | None, *, force: bool
 ) -> Outcome:
-    outcome = Outcome(exit_code=ExitCode.OK, message="nothing to restart", reports=())
-    progress = Progress(clock)
-    for role in roles:
-        units = [unit.unit for unit in index.units if unit.role is role]
-        began = clock.wall()
-        for unit in units:
-            click.echo(f"restarting {unit}", err=True)
-            manager.reset_failed(unit)
-            manager.restart(unit)
-        if not units:
-            continue
-        failing = FirstFailure(index.names, units, began)
-
-        def selected(unit: UnitReport, units: list[str] = units) -> bool:
-            return unit.unit in units
-
-        outcome = wait_until_ready(
-            manager,
-            [index],
-            timeout_s=timeout_s if timeout_s is not None else index.timeout_s + ROUTER_S,
-            clock=clock,
-            seen=progress,
-            selected=selected,
-            failing=failing,
-            end_of=failing.end,
+    """Restart one deployment; an interrupted one is named by the next command. Raises: HostError."""
+    steps = restart_steps(index, roles, manager, force=force)
+    if not steps:
+        return Outcome(exit_code=ExitCode.OK, message="nothing to restart", reports=())
+    names, clock = index.names, SystemClock()
+    require_safe(names)
+    mine = read_operation(names) is None  # an interrupted install stays to be finished
+    if mine:
+        operation = Operation(
+            kind="restart",
+            generation=index.generation,
+            began=clock.wall(),
+            phase=Phase.UNITS,
+            index=index_to_json(index),
         )
-        if outcome.exit_code:
-            break
+        begin_operation(names, operation)
+    stepper = Stepper(
+        manager, clock, lambda line: click.echo(line, err=True), Progress(clock), timeout_s=timeout_s
+    )
+    try:
+        outcome = stepper.run(index, steps, {})
+    except KeyboardInterrupt as error:
+        signal = error.signal if isinstance(error, Stopped) else "SIGINT"
+        if mine:
+            note_stopped(names, signal)
+        message = f"the restart was interrupted by {signal}; what was begun goes on: pd-units status"
+        return Outcome(exit_code=ExitCode.INTERRUPTED, message=message, reports=())
+    if mine:
+        end_operation(names)
     return outcome

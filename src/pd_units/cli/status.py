@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from pd_units.cli.output import emit, envelope, json_option
@@ -44,24 +46,16 @@ def command(names: tuple[str, ...], watch: bool, state_code: bool, as_json: bool
 
 def _look(manager: Manager, indexes: tuple[Index, ...], smoke: SmokeTests) -> tuple[DeploymentReport, ...]:
     return tuple(
-        with_placement(
-            _with_operation(observe_deployment(manager, index, smoke, smoke_timeout_s=_SMOKE_S))
-        )
+        with_placement(_with_operation(observe_deployment(manager, index, smoke, smoke_timeout_s=_SMOKE_S)))
         for index in indexes
     )
 
 
 def _with_operation(report: DeploymentReport) -> DeploymentReport:
-    from dataclasses import replace
-
     operation = read_operation(report.index.names)
     if operation is None:
         return report
-    text = (
-        f"An {operation.kind} of generation {operation.generation} has not ended: it is at work, or was "
-        f"interrupted. `pd-units install` finishes it."
-    )
-    return replace(report, interrupted=text)
+    return replace(report, operation=operation)
 
 
 def _code(reports: tuple[DeploymentReport, ...]) -> ExitCode:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
+from pd_units.adapters.signals import Stopped, stoppable
+from pd_units.changes import ChangeSet
 from pd_units.cli.options import DURATION
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.errors import DeploymentError, ExitCode
 from pd_units.index import read_index
-from pd_units.manifest import manifest_path, operation_path
-from pd_units.naming import Names, name_problem
+from pd_units.manifest import manifest_path, note_stopped, operation_path
+from pd_units.naming import RUN_ROOT, Names, name_problem
+from pd_units.ports import Manager
 from pd_units.prepare import connect, require_root
 from pd_units.report import changes_text
 from pd_units.uninstall import plan_uninstall, uninstall
@@ -38,43 +43,59 @@ def command(
         require_root("uninstall")
     manager = connect(needed=True)
     assert manager is not None
-    installed = (
-        read_index(name) is not None or manifest_path(names).exists() or operation_path(names).exists()
-    )
-    if not installed and not (purge and names.state_dir.exists()):
+    if not _installed(names) and not (purge and names.state_dir.exists()):
         message = f"no deployment {name!r} is installed: nothing to do"
         emit(as_json, envelope(ExitCode.OK, message, changed=False, deployments=[]), message)
         return ExitCode.OK
-    clock = SystemClock()
+    code, message = ExitCode.OK, f"{name} would be removed" if check else f"{name} is removed"
     if check:
         _, changes = plan_uninstall(names, manager)
     else:
-        with locked(names.lock, timeout_s=lock_timeout):
+        with stoppable(), locked(names.lock, timeout_s=lock_timeout):
             _, changes = plan_uninstall(names, manager)
-            uninstall(
-                names,
-                changes,
-                manager,
-                clock,
-                lambda line: click.echo(line, err=True),
-                purge=purge,
-                restore_retired=restore_retired,
+            stopped_by = _uninstall(names, changes, manager, purge=purge, restore_retired=restore_retired)
+        with contextlib.suppress(OSError):
+            RUN_ROOT.rmdir()  # the lock was the last in it
+        if stopped_by:
+            code = ExitCode.INTERRUPTED
+            message = (
+                f"the uninstall was interrupted by {stopped_by}: `pd-units uninstall {name}` finishes it"
             )
-    message = f"{name} would be removed" if check else f"{name} is removed"
+    result = "would-change" if check else ("interrupted" if code else "removed")
+    told = [change.to_json() for change in changes.changes]
     obj = envelope(
-        ExitCode.OK,
+        code,
         message,
-        changed=True,
+        changed=changes.changed,
         check=check,
-        deployments=[
-            {
-                "name": name,
-                "generation": None,
-                "result": "would-change" if check else "removed",
-                "changes": [change.to_json() for change in changes.changes],
-                "units": [],
-            }
-        ],
+        deployments=[{"name": name, "generation": None, "result": result, "changes": told, "units": []}],
     )
     emit(as_json, obj, changes_text(name, changes, diff=False) if check else message)
-    return ExitCode.OK
+    return code
+
+
+def _installed(names: Names) -> bool:
+    """Whether anything of it is there; a damaged index counts."""
+    there = manifest_path(names).exists() or operation_path(names).exists()
+    return there or read_index(names.deployment) is not None
+
+
+def _uninstall(
+    names: Names, changes: ChangeSet, manager: Manager, *, purge: bool, restore_retired: bool
+) -> str:
+    """Carry it out; the signal that interrupted it, "" if none. Raises: HostError 30 to 33."""
+    try:
+        uninstall(
+            names,
+            changes,
+            manager,
+            SystemClock(),
+            lambda line: click.echo(line, err=True),
+            purge=purge,
+            restore_retired=restore_retired,
+        )
+    except KeyboardInterrupt as error:
+        signal = error.signal if isinstance(error, Stopped) else "SIGINT"
+        note_stopped(names, signal)
+        return signal
+    return ""

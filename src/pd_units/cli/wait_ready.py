@@ -10,12 +10,12 @@ from pd_units.cli.output import emit, envelope, json_option
 from pd_units.cli.progress import Progress
 from pd_units.errors import DeploymentError, ExitCode
 from pd_units.index import read_indexes
-from pd_units.install import ROUTER_S
 from pd_units.measuring import with_placement
 from pd_units.naming import Role
 from pd_units.observe import UnitReport
 from pd_units.prepare import connect
 from pd_units.report import status_text
+from pd_units.steps import ROUTER_S
 from pd_units.waiting import wait_until_ready
 
 

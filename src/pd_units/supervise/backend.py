@@ -29,6 +29,7 @@ from pd_units.readiness import (
     UnitWatch,
     step,
 )
+from pd_units.received import try_note_received
 from pd_units.supervise.command import (
     EX_FAILED,
     EX_OK,
@@ -81,6 +82,9 @@ def forget_explicit_starts(manager: Manager | None, task: Task) -> None:
     try:
         if manager.unit(task.unit).n_restarts == 0:
             manager.reset_failed(task.unit)
+        trouble = try_note_received(task.names, status)
+        if trouble:
+            say(trouble)
     except PdUnitsError as error:
         say(f"the start limit was not reset: {error.brief}")
 

@@ -1,0 +1,66 @@
+"""What install, rollback and restart answer when they did not come to their end."""
+
+from __future__ import annotations
+
+from pd_units.changes import ChangeSet
+from pd_units.errors import ExitCode, PdUnitsError
+from pd_units.generations import Generation
+from pd_units.goal import Goal, Installed
+from pd_units.index import read_index
+from pd_units.manifest import Phase, read_operation, what_next
+from pd_units.observe import observe
+from pd_units.ports import Manager
+from pd_units.waiting import DeploymentReport
+
+
+def interrupted(goal: Goal, signal: str, manager: Manager) -> Installed:
+    """The answer after Ctrl-C, SIGTERM or SIGHUP: what goes on, and how to finish or undo it."""
+    operation = read_operation(goal.names)
+    todo = what_next(goal.index.name, goal.kind, goal.index.generation)
+    if operation is None:
+        where = "nothing was changed"
+    elif operation.phase is Phase.FILES:
+        where = f"its files may not all be in place: {todo}"
+    else:
+        where = f"its units go on by themselves, and nobody waits for them: {todo}"
+    return Installed(
+        name=goal.index.name,
+        generation=goal.index.generation,
+        result="interrupted",
+        changes=goal.changes if operation is not None else ChangeSet(()),
+        exit_code=ExitCode.INTERRUPTED,
+        message=f"the {goal.kind} of generation {goal.index.generation} was interrupted by {signal}; {where}",
+        report=_now(goal.index.name, manager),
+    )
+
+
+def failed_before(goal: Goal, failed: Generation, manager: Manager) -> Installed:
+    """The answer to an install of what failed before and was rolled back: it is not tried blindly again."""
+    message = (
+        f"generation {failed.number} was the same and failed ({failed.message}): not tried again; "
+        "change the deployment file, or --force tries it once more"
+    )
+    story = {
+        "generation": failed.number,
+        "message": failed.message,
+        "units": [dict(unit) for unit in failed.failed_units],
+    }
+    return Installed(
+        name=goal.index.name,
+        generation=goal.index.generation,
+        result="failed-before",
+        changes=ChangeSet(()),
+        exit_code=ExitCode.UNIT_FAILED,
+        message=message,
+        report=_now(goal.index.name, manager),
+        failed=story,
+    )
+
+
+def _now(name: str, manager: Manager) -> DeploymentReport | None:
+    """The units of what is installed, as they are now. The router is not asked: it could take its time."""
+    try:
+        index = read_index(name)
+        return DeploymentReport(index=index, units=observe(manager, index)) if index is not None else None
+    except PdUnitsError:
+        return None

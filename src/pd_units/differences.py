@@ -1,0 +1,217 @@
+"""What differs between two unit texts, in words: by directive, secrets masked.
+
+Only directives that a running main process received matter for whether it must be replaced. They are compared
+as systemd applies them: drop-ins after the unit file, lists reset by an empty value, the last value of the
+others.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from pd_units.unitfile import UnitFile, parse_unit, split_words
+
+Directives = Mapping[str, tuple[str, ...]]
+
+# Directives that the running main process never received: a change there needs no restart.
+_NOT_OF_MAIN = re.compile(
+    r"Exec(Condition|StartPre|StartPost|Reload|Stop|StopPost)|Timeout\w*Sec|Restart\w*|RuntimeMaxSec|"
+    r"NotifyAccess|KillMode|\w*KillSignal|SendSIGKILL|SendSIGHUP|SuccessExitStatus|Type|OOMPolicy|RemainAfterExit"
+)
+# Directives that gather values; of every other one the last value holds.
+_LISTS = re.compile(
+    r"Exec\w+|\w*Environment|EnvironmentFile|\w*Paths?|\w*Directory|\w*Directories|Device\w+|System\w+|"
+    r"Load\w+|SetCredential\w*|Bind\w+|SupplementaryGroups|Capability\w+|AmbientCapabilities|LogExtraFields"
+)
+_SECRET = re.compile(
+    r"((?:--[\w-]*(?:api-key|token|secret|password)[\w-]*(?:=|\s+))"
+    r"|(?:\w*(?:TOKEN|SECRET|PASSWORD|API_KEY|APIKEY|CREDENTIAL)\w*=))(\"[^\"]*\"|\S+)",
+    re.IGNORECASE,
+)
+_MARK = re.compile(r" \[sha256:[0-9a-f]{16}\]")
+#: The key under which a text that systemd could not read either is compared as a whole.
+UNREADABLE = "text"
+
+
+def mask(text: str) -> str:
+    """The text with the values of secrets (tokens, keys, passwords) replaced."""
+    return _SECRET.sub(r"\1***", text)
+
+
+def unified(name: str, old: str, new: str) -> str:
+    """A unified diff of a unit file, secrets masked."""
+    path = f"/etc/systemd/system/{name}"
+    lines = difflib.unified_diff(
+        mask(old).splitlines(),
+        mask(new).splitlines(),
+        fromfile=path if old else "/dev/null",
+        tofile=path if new else "/dev/null",
+        lineterm="",
+    )
+    return "\n".join(lines)
+
+
+def main_directives(*texts: str) -> dict[str, tuple[str, ...]]:
+    """What a main process receives from a unit file and its drop-ins, in the order in which they apply.
+
+    Values that hold a secret are masked and marked by a digest: fit for the eyes of everybody.
+    """
+    found = _service(texts)
+    return {
+        key: tuple(_public(value) for value in values)
+        for key, values in found.items()
+        if values and not _NOT_OF_MAIN.fullmatch(key)
+    }
+
+
+def service_directives(*texts: str) -> dict[str, tuple[str, ...]]:
+    """Every directive of [Service], as `main_directives` shows them."""
+    return {key: tuple(map(_public, values)) for key, values in _service(texts).items() if values}
+
+
+def digest_of(directives: Directives) -> str:
+    """A digest of directives, whatever their order."""
+    joined = "\0".join(f"{key}\1{value}" for key in sorted(directives) for value in directives[key])
+    return hashlib.sha256(joined.encode(errors="surrogateescape")).hexdigest()
+
+
+def _service(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        try:
+            entries = parse_unit(text).entries
+        except ValueError:
+            found[UNREADABLE] = (text,)  # systemd skips a line or two of it: compared as it is
+            continue
+        for entry in entries:
+            if entry.section == "Service":
+                listed = entry.value and _LISTS.fullmatch(entry.key)
+                before = found.get(entry.key, ()) if listed else ()
+                found[entry.key] = (*before, entry.value) if entry.value else ()
+    if "Environment" in found:
+        found["Environment"] = _variables(found["Environment"])
+    return found
+
+
+def _variables(assignments: Iterable[str]) -> tuple[str, ...]:
+    """One NAME=VALUE a variable: the last assignment holds."""
+    variables: dict[str, str] = {}
+    for value in assignments:
+        try:
+            words = split_words(value)
+        except ValueError:
+            words = (value,)  # systemd ignores it
+        variables.update({word.partition("=")[0]: word for word in words})
+    return tuple(variables.values())
+
+
+def _public(value: str) -> str:
+    masked = mask(value)
+    if masked == value:
+        return value
+    digest = hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()[:16]
+    return f"{masked} [sha256:{digest}]"
+
+
+def shown(value: str) -> str:
+    """A value of `main_directives` without its digest."""
+    return _MARK.sub("", value)
+
+
+def differing(before: Directives, after: Directives) -> list[str]:
+    """The keys whose values differ, in order."""
+    return [key for key in {**before, **after} if sorted(before.get(key, ())) != sorted(after.get(key, ()))]
+
+
+def describe_keys(before: Directives, after: Directives, keys: Iterable[str]) -> str:
+    """How the values of `keys` differ, in words."""
+    return "; ".join(_describe_key(key, before.get(key, ()), after.get(key, ())) for key in keys)
+
+
+def main_changes(old: str, new: str) -> str:
+    """Why a main process of unit text `old` must be replaced, "" if it received nothing that changed."""
+    before, after = main_directives(old), main_directives(new)
+    return describe_keys(before, after, differing(before, after))
+
+
+def describe(old: str, new: str) -> str:
+    """What differs between two unit files, by directive."""
+    try:
+        before, after = _directives(parse_unit(old)), _directives(parse_unit(new))
+    except ValueError as error:
+        return f"it cannot be read as a unit file: {error}"
+    keys = [key for key in {**before, **after} if before.get(key, ()) != after.get(key, ())]
+    return describe_keys(before, after, keys)
+
+
+def directives_diff(name: str, before: Directives, after: Directives) -> str:
+    """A unified diff of two sets of directives: what a process received, and what it would receive now."""
+    lines = difflib.unified_diff(
+        _assignments(before),
+        _assignments(after),
+        fromfile=f"{name}, as its process was started",
+        tofile=f"{name}, with its drop-ins",
+        lineterm="",
+        n=0,
+    )
+    return "\n".join(lines)
+
+
+def _assignments(directives: Directives) -> list[str]:
+    return [f"{key}={shown(value)}" for key in sorted(directives) for value in directives[key]]
+
+
+def _directives(unit: UnitFile) -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for entry in unit.entries:
+        found.setdefault(entry.key, []).append(entry.value)
+    return {key: tuple(values) for key, values in found.items()}
+
+
+def _describe_key(key: str, before: Sequence[str], after: Sequence[str]) -> str:
+    if key == UNREADABLE:
+        return "a file that cannot be read as a unit file changed"
+    if key in ("ExecStart", "ExecStartPost", "ExecStartPre", "ExecStopPost") and before and after:
+        words = _describe_words(shown(before[0]).split(), shown(after[0]).split())
+        return f"{key} changed: {mask(words)}"
+    gone = [shown(value) for value in before if value not in after]
+    come = [shown(value) for value in after if value not in before]
+    if len(gone) == len(come) == 1:
+        return mask(f"{key} changed: {gone[0]} -> {come[0]}")
+    parts = [f"{key} added: {value}" for value in come] + [f"{key} removed: {value}" for value in gone]
+    return mask("; ".join(parts)) or f"{key} reordered"
+
+
+def _describe_words(before: Sequence[str], after: Sequence[str]) -> str:
+    old, new = _options(before), _options(after)
+    parts = []
+    for name in {**old, **new}:
+        if old.get(name) == new.get(name):
+            continue
+        if name not in old:
+            parts.append(f"{name} {new[name]} added".replace("  ", " "))
+        elif name not in new:
+            parts.append(f"{name} {old[name]} removed".replace("  ", " "))
+        else:
+            parts.append(f"{name} {_value(name, old[name])} -> {_value(name, new[name])}".strip())
+    return ", ".join(parts) or "the value of a secret, or the order of words"
+
+
+def _value(name: str, value: str) -> str:
+    return mask(f"{name} {value}").removeprefix(f"{name} ")
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    """Options of a command line and their values; the command itself under "command"."""
+    found: dict[str, list[str]] = {"command": []}
+    name = "command"
+    for word in words:
+        if word.startswith("--"):
+            name = word
+            found.setdefault(name, [])
+        else:
+            found[name].append(word)
+    return {key: " ".join(values) for key, values in found.items()}

@@ -1,0 +1,265 @@
+"""Puts a generation's files onto the host: everything is written beside its place first, then moved into it.
+
+What can run out (space, inodes, rights) runs out before anything has changed. From the operation record on,
+whatever breaks off is named by the next command, and finished or undone by it or by the next boot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pd_units.adapters.files import (
+    StagedFiles,
+    directory_faults,
+    let_everybody_look,
+    read_json,
+    remove,
+    sweep,
+    sync_directory,
+    write_json,
+)
+from pd_units.changes import Kind, is_own_service
+from pd_units.errors import ExitCode, HostError, PdUnitsError, TemplateError
+from pd_units.generations import drop_generation, generations_dir, write_generation
+from pd_units.goal import Goal
+from pd_units.index import index_path, index_text, index_to_json
+from pd_units.manifest import (
+    Operation,
+    Phase,
+    begin_operation,
+    digest,
+    end_operation,
+    manifest_path,
+    manifest_text,
+    operation_path,
+    read_manifest,
+    read_operation,
+)
+from pd_units.naming import Names
+from pd_units.ports import ActiveState, Clock, Manager
+from pd_units.stopping import stop_unit
+
+Say = Callable[[str], None]
+# What systemd says of a unit that it could not read.
+_REJECTED = ("bad-setting", "error")
+
+
+def retired_path(names: Names) -> Path:
+    """Where it is kept what was retired, and how it was before."""
+    return names.state_dir / "retired.json"
+
+
+def deployment_path(names: Names) -> Path:
+    """Where the deployment file is kept as it was installed."""
+    return names.state_dir / "deployment.toml"
+
+
+def require_safe(names: Names) -> None:
+    """Raises: HostError 32 where a directory that we work in could be changed by others."""
+    folders = (
+        names.unit_dir,
+        names.state_dir.parent,
+        names.state_dir,
+        generations_dir(names),
+        names.lock.parent,
+        names.run_dir,
+    )
+    faults = directory_faults(dict.fromkeys(folders))
+    if faults:
+        raise HostError(
+            "directories of pd-units are not safe: what lies in them is run as root; nothing was changed",
+            faults=faults,
+        )
+    for folder in (names.state_dir.parent, names.state_dir):
+        let_everybody_look(folder)
+
+
+class Placer:
+    """Places the files of one goal, and has systemd read them."""
+
+    def __init__(self, manager: Manager, clock: Clock, say: Say) -> None:
+        self._manager, self._clock, self._say = manager, clock, say
+
+    def place(self, goal: Goal) -> None:
+        """Write, enable, reload. Raises: TemplateError 21, HostError 30 to 33."""
+        require_safe(goal.names)
+        self._sweep(goal)
+        self._place_shared(goal)
+        with StagedFiles() as staged:
+            operation = self._begin(goal, staged)
+            self._retire(goal)
+            self._settle(goal)
+            for unit in goal.changes.units(Kind.WRITE):
+                self._say(f"writing {goal.names.unit_dir / unit}")
+            staged.commit()
+        self._remove(goal)
+        self._load(goal)
+        begin_operation(goal.names, replace(operation, phase=Phase.UNITS))
+
+    def _sweep(self, goal: Goal) -> None:
+        """Remove what killed processes left halfway."""
+        names = goal.names
+        files = (index_path(names), manifest_path(names), operation_path(names), retired_path(names))
+        sweep(names.state_dir, [*(path.name for path in files), deployment_path(names).name])
+        sweep(names.state_dir.parent, [names.shared_manifest.name])
+        units = (*goal.rendered, *goal.shared)
+        sweep(names.unit_dir, [*(unit.name for unit in units), *goal.state.obsolete])
+
+    def _place_shared(self, goal: Goal) -> None:
+        """The files that all deployments share, before anything of this one: with them in place, a boot can
+        finish whatever breaks off from now on."""
+        written = set(goal.changes.units(Kind.WRITE))
+        new = [unit for unit in goal.shared if unit.name in written]
+        common = {unit.name: digest(unit.text) for unit in goal.shared}
+        manifest = goal.names.shared_manifest
+        with StagedFiles() as staged:
+            for unit in new:
+                before = goal.state.shared[unit.name].text
+                staged.add_checked(goal.names.unit_dir / unit.name, unit.text, before=before)
+            if new:
+                staged.add(manifest, manifest_text({**_manifest_or_none(manifest), **common}))
+            staged.commit()
+        own = [unit.name for unit in goal.shared if is_own_service(unit)]
+        enabled = [unit for unit in goal.changes.units(Kind.ENABLE) if unit in own]
+        if enabled:
+            self._manager.enable(enabled)
+
+    def _begin(self, goal: Goal, staged: StagedFiles) -> Operation:
+        """Write everything beside its place, and the record that an operation has begun.
+
+        Where that fails, nothing has changed, and nothing is left of it.
+        """
+        names, pending = goal.names, read_operation(goal.names)
+        new = goal.makes_generation
+        try:
+            if new:
+                told = [c for c in goal.changes.changes if c.kind is not Kind.KEEP]
+                reasons = [f"{change.kind} {change.unit}: {change.reason}" for change in told]
+                write_generation(
+                    names, goal.index, goal.text, goal.rendered, reasons, wall=self._clock.wall()
+                )
+            self._stage(goal, staged)
+            staged.check()
+            operation = self._operation(goal, pending)
+            begin_operation(names, operation)
+        except BaseException as error:
+            with contextlib.suppress(PdUnitsError):
+                if pending is None:
+                    end_operation(names)
+            if new and pending is None:
+                drop_generation(names, goal.index.generation)
+            if isinstance(error, HostError) and pending is None:
+                raise _unchanged(error) from error
+            raise
+        return operation
+
+    def _stage(self, goal: Goal, staged: StagedFiles) -> None:
+        names, written = goal.names, set(goal.changes.units(Kind.WRITE))
+        for unit in goal.rendered:
+            if unit.name in written:
+                before = goal.state.units[unit.name].text
+                staged.add_checked(names.unit_dir / unit.name, unit.text, before=before)
+        digests = {unit.name: digest(unit.text) for unit in goal.rendered}
+        staged.add(manifest_path(names), manifest_text(digests))
+        staged.add(deployment_path(names), goal.text, mode=0o600)
+        staged.add(index_path(names), index_text(goal.index))
+
+    def _operation(self, goal: Goal, pending: Operation | None) -> Operation:
+        restart = {unit: _invocation(goal, unit) for unit in goal.changes.units(Kind.RESTART)}
+        return Operation(
+            kind=goal.kind,
+            generation=goal.index.generation,
+            began=self._clock.wall(),
+            restart={**(pending.restart if pending is not None else {}), **restart},
+            digests={unit.name: digest(unit.text) for unit in goal.rendered},
+            index=index_to_json(goal.index),
+        )
+
+    def _retire(self, goal: Goal) -> None:
+        units = goal.changes.units(Kind.RETIRE)
+        if not units:
+            return
+        path = retired_path(goal.names)
+        before = read_json(path) or {}
+        for unit in units:
+            status = goal.state.retired[unit]
+            was = {
+                "active": status.active_state is ActiveState.ACTIVE,
+                "enabled": status.unit_file_state == "enabled",
+            }
+            before.setdefault(unit, was)  # an interrupted install may have stopped it already
+        write_json(path, before)
+        for unit in units:
+            self._say(f"retiring {unit}")
+            stop_unit(self._manager, self._clock, unit)
+            self._manager.disable([unit])
+
+    def _settle(self, goal: Goal) -> None:
+        """Stop what is removed, and what fails or waits for an automatic restart: that would run the new
+        file by itself, halfway through."""
+        changes = goal.changes
+        for unit in changes.units(Kind.STOP):
+            self._say(f"stopping {unit}: no longer declared")
+            stop_unit(self._manager, self._clock, unit)
+        written = set(changes.units(Kind.WRITE))
+        for name, installed in goal.state.units.items():
+            status = installed.status
+            if name in written and status is not None and status.sub_state.startswith("auto-restart"):
+                self._say(f"stopping {name}: its automatic restart would run the new file by itself")
+                stop_unit(self._manager, self._clock, name)
+        if changes.units(Kind.DISABLE):
+            self._manager.disable(list(changes.units(Kind.DISABLE)))
+
+    def _remove(self, goal: Goal) -> None:
+        for unit in goal.changes.units(Kind.REMOVE):
+            self._say(f"removing {goal.names.unit_dir / unit}")
+            remove(goal.names.unit_dir / unit)
+
+    def _load(self, goal: Goal) -> None:
+        """Enable, reload, and see that systemd took every unit."""
+        own = {unit.name for unit in goal.shared}
+        enabled = [unit for unit in goal.changes.units(Kind.ENABLE) if unit not in own]
+        if enabled:
+            self._manager.enable(enabled)
+            for folder in (goal.names.unit_dir, *goal.names.unit_dir.glob("*.wants")):
+                with contextlib.suppress(OSError):
+                    sync_directory(folder)
+        if not goal.changes.of(Kind.RELOAD):
+            return
+        self._manager.reload()
+        for unit in goal.rendered:
+            status = self._manager.unit(unit.name)
+            if status.load_state in _REJECTED:
+                drop_ins = ", ".join(each.path for each in goal.state.units[unit.name].drop_ins)
+                raise TemplateError(
+                    f"systemd rejects {unit.name}",
+                    detail=f"LoadState={status.load_state}"
+                    + (f"; its drop-ins: {drop_ins}" if drop_ins else ""),
+                    hint=f"systemd-analyze verify {unit.name} says why",
+                    exit_code=ExitCode.UNIT_REJECTED,
+                )
+
+
+def _invocation(goal: Goal, unit: str) -> str:
+    status = goal.state.units[unit].status
+    return status.invocation_id if status is not None else ""
+
+
+def _manifest_or_none(path: Path) -> dict[str, str]:
+    """A manifest that is about to be written anew; a damaged one counts as empty: `--adopt` was said."""
+    with contextlib.suppress(HostError):
+        return read_manifest(path)
+    return {}
+
+
+def _unchanged(error: HostError) -> HostError:
+    return HostError(
+        f"{error.brief}; nothing was changed",
+        detail=error.detail,
+        hint=error.hint,
+        faults=error.faults,
+        exit_code=error.exit_code,
+    )
