@@ -80,7 +80,8 @@ def forget_explicit_starts(manager: Manager | None, task: Task) -> None:
     if manager is None:
         return
     try:
-        if manager.unit(task.unit).n_restarts == 0:
+        status = manager.unit(task.unit)
+        if status.n_restarts == 0:
             manager.reset_failed(task.unit)
         trouble = try_note_received(task.names, status)
         if trouble:
