@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from xml.sax.saxutils import escape
 
 from pd_units.naming import Role, stem
 from pd_units.topology import Gpu, HostTopology, Nic, NumaNode
@@ -48,7 +47,7 @@ class _Canvas:
 
     def text(self, x: int, y: int, text: str, style: str = "") -> None:
         kind = f' class="{style}"' if style else ""
-        self.elements.append(f'<text x="{x}" y="{y}"{kind}>{escape(text)}</text>')
+        self.elements.append(f'<text x="{x}" y="{y}"{kind}>{_escape(text)}</text>')
 
     def box(self, x: int, y: int, width: int, height: int, style: str, fill: str = "") -> None:
         colour = f' fill="{fill}"' if fill else ""
@@ -132,6 +131,12 @@ def _draw_legend(canvas: _Canvas, tenants: Sequence[Tenant]) -> None:
         canvas.box(x, canvas.y, 16, 16, "tile", _FILLS[role])
         canvas.text(x + 24, canvas.y + 13, str(role))
     canvas.y += 24 if roles else 0
+
+
+def _escape(text: str) -> str:
+    """Text of an element; what XML cannot hold becomes a question mark."""
+    text = "".join(each if each.isprintable() else "?" for each in text)
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _cut(text: str) -> str:

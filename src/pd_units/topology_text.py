@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pd_units.naming import Role, stem
 from pd_units.topology import Gpu, HostTopology, Nic, NumaNode
@@ -13,14 +13,12 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """An installed unit, and the GPUs and NUMA nodes that it was given. `addresses`: GPU index -> PCI address
-    at that time."""
+    """An installed unit, and the GPUs and NUMA nodes that it was given."""
 
     unit: str
     role: Role
     gpus: tuple[int, ...]
     numa: tuple[int, ...]
-    addresses: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

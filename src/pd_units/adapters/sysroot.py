@@ -24,6 +24,7 @@ class Sysroot:
         self.root = os.path.realpath(root)
         self.is_host = self.root == "/"
         self._directories: dict[str, str] = {}
+        self._links: dict[str, str | None] = {}
 
     def text(self, path: str) -> str | None:
         """A file's text without blanks and NULs around it."""
@@ -95,10 +96,13 @@ class Sysroot:
         return "/".join(found)
 
     def _readlink(self, path: str) -> str | None:
-        try:
-            return os.readlink(self._join(path))
-        except OSError:
-            return None
+        """A link's target, remembered: most paths begin alike."""
+        if path not in self._links:
+            try:
+                self._links[path] = os.readlink(self._join(path))
+            except OSError:
+                self._links[path] = None
+        return self._links[path]
 
     def _host_path(self, path: str) -> str:
         """Where a file or directory lies on the reading host."""

@@ -10,10 +10,8 @@ import click
 from pd_units.adapters.sysfs import read_topology
 from pd_units.cli.output import emit, envelope, json_option, warn
 from pd_units.errors import ExitCode, HostError
-from pd_units.index import installed_names, read_index
-from pd_units.pinning import moved_gpus
+from pd_units.topology import HostTopology
 from pd_units.topology_json import to_json
-from pd_units.topology_svg import draw_svg
 from pd_units.topology_text import Tenant, draw_text, summary, to_ascii
 
 
@@ -36,9 +34,10 @@ def command(sysroot: Path, svg: Path | None, as_json: bool) -> None:
     picture, and named in the notes. --json writes what --topology FILE of render, diff and install takes.
     """
     topology = read_topology(sysroot)
-    tenants = _tenants() if sysroot.resolve() == Path("/") else ()
-    warn(fault for each in tenants for fault in moved_gpus(each.unit, each.addresses, topology))
+    tenants = _tenants(topology) if sysroot.resolve() == Path("/") else ()
     if svg is not None:
+        from pd_units.topology_svg import draw_svg
+
         _write(svg, draw_svg(topology, tenants))
     fields = {
         **to_json(topology),
@@ -52,8 +51,13 @@ def command(sysroot: Path, svg: Path | None, as_json: bool) -> None:
     )
 
 
-def _tenants() -> tuple[Tenant, ...]:
-    """The installed units that have GPUs or NUMA nodes. A damaged index costs its own units only."""
+def _tenants(topology: HostTopology) -> tuple[Tenant, ...]:
+    """The installed units that have GPUs or NUMA nodes, with a warning for GPUs that moved since. A damaged
+    index costs its own units only."""
+    # half of this command's time, and not needed for a recorded tree
+    from pd_units.index import installed_names, read_index
+    from pd_units.pinning import moved_gpus
+
     found = []
     for name in installed_names():
         try:
@@ -62,15 +66,8 @@ def _tenants() -> tuple[Tenant, ...]:
             continue
         for unit in index.units if index is not None else ():
             if unit.gpus or unit.numa:
-                found.append(
-                    Tenant(
-                        unit=unit.unit,
-                        role=unit.role,
-                        gpus=unit.gpus,
-                        numa=unit.numa,
-                        addresses=unit.gpu_addresses,
-                    )
-                )
+                warn(moved_gpus(unit.unit, unit.gpu_addresses, topology))
+                found.append(Tenant(unit=unit.unit, role=unit.role, gpus=unit.gpus, numa=unit.numa))
     return tuple(found)
 
 
