@@ -55,6 +55,7 @@ class UnitStatus:
     active_enter_us: int = 0
     control_group: str = ""
     status_text: str = ""
+    log_namespace: str = ""
 
     @property
     def exists(self) -> bool:

@@ -29,7 +29,9 @@ class LiveVerdict:
     """The life under way, as its watcher sees it.
 
     `state` is a readiness.State; for a router also "gate" while it waits for its backends and "gate-passed"
-    after that. `since` is seconds since the epoch. `backends` maps each backend unit of a router to its
+    after that. `since` is the start of the invocation, in seconds since the epoch; `seconds` the time from
+    there to the verdict. `evidence` holds (text, source) pairs that a ready verdict rests on; `phases` the
+    start's phases so far, as in starts.PhaseTime. `backends` maps each backend unit of a router to its
     invocation: those that the gate let pass, or, once ready, those that a generation went through.
     """
 
@@ -45,13 +47,16 @@ class LiveVerdict:
     capacity: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[Mapping[str, str], ...] = ()
     backends: Mapping[str, str] = field(default_factory=dict)
+    evidence: tuple[Mapping[str, str], ...] = ()
+    phases: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndOfLife:
     """How a life ended.
 
-    `was_ready` says whether it had become ready; `requested` whether somebody asked for the stop.
+    `was_ready` says whether it had become ready; `requested` whether somebody asked for the stop; `timed_out`
+    whether a clock ran out with the engine alive.
     `service_result`, `exit_code` and `exit_status` are systemd's words (systemd.exec(5)).
     `evidence` holds (text, source) pairs.
     """
@@ -61,6 +66,7 @@ class EndOfLife:
     ended: float
     was_ready: bool = False
     requested: bool = False
+    timed_out: bool = False
     cause: str = "unknown"
     phase: str | None = None
     retried: bool = True

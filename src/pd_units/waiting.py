@@ -14,7 +14,7 @@ from pd_units.manifest import Operation, operation_words
 from pd_units.naming import Role, stem
 from pd_units.observe import RouterView, UnitReport, UnitState, is_backend, observe_unit, summary
 from pd_units.ports import ActiveState, Clock, Manager
-from pd_units.supervise.router import SMOKE_BODY, SMOKE_TIMEOUT_S, generated, missing_workers, smoke_headers
+from pd_units.router_api import SMOKE_BODY, SMOKE_TIMEOUT_S, generated, missing_workers, smoke_headers
 from pd_units.verdicts import EndOfLife
 
 _LOOK_S = 0.5
@@ -270,8 +270,13 @@ def wait_until_serving(
 
 def _exit_code(failed: Iterable[UnitReport]) -> ExitCode:
     """41 where the clocks ran out with every failed engine alive, 40 where one failed by itself."""
-    causes = {unit.cause for unit in failed}
-    return ExitCode.NOT_READY if causes <= {"timeout", "no-progress"} else ExitCode.UNIT_FAILED
+    return ExitCode.NOT_READY if all(map(_timed_out, failed)) else ExitCode.UNIT_FAILED
+
+
+def _timed_out(unit: UnitReport) -> bool:
+    if unit.end is not None:
+        return unit.end.timed_out
+    return unit.live is not None and unit.live.state == "timed-out"
 
 
 def _failure(failed: Sequence[UnitReport]) -> str:

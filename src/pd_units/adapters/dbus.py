@@ -172,6 +172,7 @@ class SystemdManager:
             active_enter_us=p.get("ActiveEnterTimestamp", 0),
             control_group=p.get("ControlGroup", ""),
             status_text=p.get("StatusText", ""),
+            log_namespace=p.get("LogNamespace", ""),
         )
 
     def _path(self, name: str) -> str:

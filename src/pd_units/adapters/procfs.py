@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import signal
+import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 PROC = Path("/proc")
 _LISTEN = "0A"
+_MAPPED = bytes(10) + b"\xff\xff"
 
 
 class ProcessHandle:
@@ -46,14 +51,33 @@ def process_state(pid: int) -> str:
     return fields[0] if fields else ""
 
 
-def start_time_us(pid: int, *, wall_s: float) -> int:
-    """When a process started, in microseconds of the wall clock whose reading now is `wall_s`; 0 if gone."""
+def start_mono_us(pid: int) -> int:
+    """When a process started, in microseconds of CLOCK_MONOTONIC; 0 if it is gone.
+
+    The kernel counts in ticks (10 ms as a rule), so it may be that much early.
+    """
     fields = _stat(pid)
     if not fields:
         return 0
-    uptime_s = float((PROC / "uptime").read_text().split()[0])
-    started_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    return int((wall_s - uptime_s + started_s) * 1e6) - 1_000_000
+    asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
+    return int(fields[19]) * 1_000_000 // os.sysconf("SC_CLK_TCK") - asleep_ns // 1000
+
+
+def defunct_children(pid: int) -> tuple[str, ...]:
+    """The names of the children of `pid` that are dead and were not waited for."""
+    names = []
+    for task in _folders(PROC / str(pid) / "task"):
+        for child in " ".join(_lines(task / "children")).split():
+            if process_state(int(child)) == "Z":
+                names.append(" ".join(_lines(PROC / child / "comm")))
+    return tuple(names)
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return list(path.iterdir())
+    except OSError:
+        return []
 
 
 def _stat(pid: int) -> list[str]:
@@ -81,33 +105,59 @@ def control_group_pids(pid: int) -> set[int]:
     return pids
 
 
-def listening_inodes(pid: int, port: int) -> set[int]:
-    """The inodes of TCP sockets that listen on `port` in the network namespace of `pid`."""
-    inodes = set()
+def listeners(pid: int, port: int) -> dict[int, bytes]:
+    """TCP sockets that listen on `port` in the network namespace of `pid`: inode -> address (4 or 16 bytes)."""
+    found = {}
     for name in ("tcp", "tcp6"):
         for line in _lines(PROC / str(pid) / "net" / name)[1:]:
             fields = line.split()
-            if fields[3] == _LISTEN and int(fields[1].rsplit(":", 1)[1], 16) == port:
-                inodes.add(int(fields[9]))
-    return inodes
+            address, _, number = fields[1].rpartition(":")
+            if fields[3] == _LISTEN and int(number, 16) == port:
+                found[int(fields[9])] = _address(address)
+    return found
 
 
-def holds_port(pid: int, port: int) -> bool:
-    """Whether a listening socket on `port` belongs to `pid` or to a process of its control group.
+def _address(text: str) -> bytes:
+    """The kernel prints an address as words of 32 bits, each in the machine's byte order."""
+    words = [int(text[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(text), 8)]
+    data = b"".join(words)
+    return data.removeprefix(_MAPPED) if len(data) == 16 else data
+
+
+def answering(found: Mapping[int, bytes], host: str) -> set[int]:
+    """Which of `listeners` gets a connection to the numeric address `host`: the most specific ones.
+
+    All of them if `host` is no numeric address.
+    """
+    try:
+        wanted = ipaddress.ip_address(host).packed
+    except ValueError:
+        return set(found)
+    orders = (wanted, bytes(len(wanted)), bytes(16)) if any(wanted) else (bytes(4), bytes(16))
+    for address in orders:
+        inodes = {inode for inode, at in found.items() if at == address}
+        if inodes:
+            return inodes
+    return set()
+
+
+def holds_port(pid: int, port: int, host: str = "") -> bool:
+    """Whether who answers at `host`:`port` is `pid`, or a process of its control group, and nobody else.
 
     Needs the rights to read the processes' descriptors.
     """
-    inodes = listening_inodes(pid, port)
+    inodes = answering(listeners(pid, port), host)
     if not inodes:
         return False
-    if _socket_inodes(pid) & inodes:
-        return True
-    return any(_socket_inodes(other) & inodes for other in control_group_pids(pid) - {pid})
+    inodes -= _socket_inodes(pid)
+    for other in control_group_pids(pid) - {pid} if inodes else ():
+        inodes -= _socket_inodes(other)
+    return not inodes
 
 
 def port_owner(port: int) -> int | None:
     """The PID of a process that listens on `port`, None if there is none or it cannot be seen."""
-    inodes = listening_inodes(os.getpid(), port)
+    inodes = set(listeners(os.getpid(), port))
     if not inodes:
         return None
     for folder in PROC.iterdir():
@@ -118,7 +168,7 @@ def port_owner(port: int) -> int | None:
 
 def port_in_use(port: int) -> bool:
     """Whether something listens on TCP `port` in this network namespace."""
-    return bool(listening_inodes(os.getpid(), port))
+    return bool(listeners(os.getpid(), port))
 
 
 def command_line(pid: int) -> tuple[str, ...]:

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import select
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
-from pd_units.adapters.http import Request
-from pd_units.adapters.journal import Life, LifeReader
-from pd_units.adapters.notify import send_status
-from pd_units.adapters.procfs import ProcessHandle, holds_port, start_time_us
-from pd_units.diagnosis import Classifier, load_rules
+from pd_units.adapters.journal import Life
+from pd_units.adapters.notify import extend_timeout
+from pd_units.adapters.procfs import ProcessHandle, command_line, defunct_children, start_mono_us
 from pd_units.errors import PdUnitsError
 from pd_units.naming import stem
-from pd_units.ports import Manager
+from pd_units.ports import Manager, UnitStatus
 from pd_units.readiness import (
+    ChildDefunct,
     Event,
     HealthAnswered,
-    LogSeen,
     ProcessEnded,
     Source,
     State,
@@ -38,31 +36,44 @@ from pd_units.supervise.command import (
     Terminated,
     after_signal,
     connect,
+    keep_start,
     now,
+    publish,
     say,
 )
-from pd_units.verdicts import LiveVerdict, write_live
+from pd_units.supervise.engine_log import EngineLog, is_silent
+from pd_units.supervise.probe import Answered, HealthProbe
+from pd_units.supervise.words import ready_evidence, short_line, status_line
+from pd_units.verdicts import LiveVerdict
 
-# journald tells of new entries up to 250 ms late; they can be read at once. Looking every 20 ms costs half a
-# percent of one core.
+# journald tells of new entries up to 250 ms late; they can be read at once. This is how often it is looked:
+# often while the ready line may come any moment, less often while weights load.
 _LOOK_S = 0.02
-_PROBE_S = 2.0
-_PROBE_READY_S = 0.5
-# `/health` is a generation: it may take the engine's own 20 s.
-_PROBE_TIMEOUT_S = 30.0
+_LOOK_NEARLY_S = 0.01
+_NEARLY = ("serving", "warming")
+# The rest is done when something has happened, and this often: clocks, processes, questions, reports.
+_TURN_S = 0.25
 _REPORT_S = 0.5
+# The process's own state, which the pidfd does not show: a zombie with living threads, children nobody reaps.
+_STATE_S = 1.0
+_CHILDREN_S = 5.0
+# Titles of the engine's own processes. A short-lived tool that was not waited for means nothing.
+_RANKS = "sglang::"
+# With `extend`, systemd is asked for this much time at a time.
+_EXTEND_S = 90.0
+_EXTEND_EVERY_S = 20.0
 
 
 def watch_backend(task: Task, stop: Stop) -> int:
     """Watch one start until it is ready, failed or out of time; the exit code."""
     manager = connect()
-    forget_explicit_starts(manager, task)
+    status = forget_explicit_starts(manager, task)
     try:
         process = ProcessHandle(task.main_pid)
-    except (ProcessLookupError, OSError):
+    except OSError:
         say(f"{stem(task.unit)} ended before its watch began")
         return EX_FAILED
-    watcher = BackendWatcher(task, stop, process)
+    watcher = BackendWatcher(task, stop, process, status.log_namespace if status is not None else "")
     try:
         watch = watcher.run()
     except Terminated:
@@ -75,10 +86,10 @@ def watch_backend(task: Task, stop: Stop) -> int:
     return EX_FAILED
 
 
-def forget_explicit_starts(manager: Manager | None, task: Task) -> None:
+def forget_explicit_starts(manager: Manager | None, task: Task) -> UnitStatus | None:
     """Keep explicit starts out of the start limit: it is for automatic restarts, which NRestarts counts."""
     if manager is None:
-        return
+        return None
     try:
         status = manager.unit(task.unit)
         if status.n_restarts == 0:
@@ -88,161 +99,171 @@ def forget_explicit_starts(manager: Manager | None, task: Task) -> None:
             say(trouble)
     except PdUnitsError as error:
         say(f"the start limit was not reset: {error.brief}")
+        return None
+    return status
 
 
 class BackendWatcher:
     """The loop. Feeds `readiness.step` and reports phases on the way."""
 
-    def __init__(self, task: Task, stop: Stop, process: ProcessHandle) -> None:
+    def __init__(self, task: Task, stop: Stop, process: ProcessHandle, namespace: str) -> None:
         self._task, self._stop, self._process = task, stop, process
-        self._port = int(task.url.rsplit(":", 1)[1].rstrip("/"))
-        self._log = Classifier(load_rules(), role=task.role.value, cut_lives=False)
-        since_us = start_time_us(task.main_pid, wall_s=time.time())
+        since_us = start_mono_us(task.main_pid)
+        self._began = since_us / 1e6 if since_us else now()
         life = Life(
-            unit=task.unit, invocation_id=task.invocation_id, main_pid=task.main_pid, since_us=since_us
+            unit=task.unit,
+            invocation_id=task.invocation_id,
+            main_pid=task.main_pid,
+            since_mono_us=since_us,
+            namespace=namespace,
         )
-        self._journal = LifeReader(life)
-        self._began = now()
+        self._log = EngineLog(life, task.role.value, self._began)
+        self._probe = HealthProbe(task.url, task.main_pid)
         self._watch = UnitWatch(
             invocation_id=task.invocation_id,
             started_at=self._began,
             timeout_s=task.timeout_s,
             no_progress_s=task.no_progress_s,
             no_progress_declared=task.no_progress_declared,
+            extend_s=task.extend_s,
+            silent_log=is_silent(command_line(task.main_pid)),
         )
-        self._request: Request | None = None
-        self._asked_at = 0.0
-        self._probe_at = self._began + _PROBE_S
-        self._reported = ("", 0.0)
+        self._answered: Answered | None = None
+        self._state_at = self._children_at = self._extend_at = self._turn_at = 0.0
+        self._defunct = False
+        self._reported = ("", "", 0.0)
+        self._poll = select.poll()
+        self._journal, self._look_ms = -1, 0.0
 
     def run(self) -> UnitWatch:
         """The final watch. Raises: Terminated."""
+        self._listen()
         while not self._watch.ended:
-            self._wait()
+            woken = self._wait()
             self._stop.check()
-            self._read_journal()
-            if not self._process.alive():
-                self._feed(ProcessEnded(invocation_id=self._task.invocation_id))
-            self._probe()
+            news = self._read()
+            if not (woken or news or now() >= self._turn_at):
+                continue  # what most looks are: a hundred of them a second must cost nothing
+            self._turn_at = now() + _TURN_S
+            self._look_at_processes()
+            self._ask()
             self._feed(Tick())
             self._report()
+            self._listen()
         if self._watch.state is State.READY and not self._process.alive():
             self._watch = replace(self._watch, state=State.FAILED, source=Source.PROCESS)
         self._report(final=True)
+        if self._watch.state is State.READY:
+            keep_start(self._task, self._began, str(self._watch.source), self._log.phases.times)
         return self._watch
 
     def _feed(self, event: Event) -> None:
         self._watch = step(self._watch, event, now())
 
-    def _wait(self) -> None:
-        poll = select.poll()
-        poll.register(self._stop, select.POLLIN)
+    def _wait(self) -> bool:
+        """Sleep until it is time to look again, or something happens; whether something did."""
+        ready = {descriptor for descriptor, _ in self._poll.poll(self._look_ms)}
+        if not ready:
+            return False
+        if self._journal in ready:
+            self._log.process()
+        if self._process.fileno() in ready:
+            self._feed(ProcessEnded(invocation_id=self._task.invocation_id))
+        return True
+
+    def _listen(self) -> None:
+        """Wait for what there is to wait for now."""
+        self._poll = select.poll()
+        self._poll.register(self._stop, select.POLLIN)
         if self._watch.ended_at is None:
-            poll.register(self._process, select.POLLIN)
-        poll.register(self._journal, select.POLLIN)
-        if self._request is not None and self._request.fileno() >= 0:
-            poll.register(self._request, self._request.events())
-        for descriptor, _ in poll.poll(_LOOK_S * 1000):
-            if descriptor == self._journal.fileno():
-                self._journal.process()
+            self._poll.register(self._process, select.POLLIN)
+        self._journal = self._log.fileno()
+        if self._journal >= 0:
+            self._poll.register(self._journal, select.POLLIN)
+        else:
+            self._log.process()
+        for request in self._probe.requests():
+            self._poll.register(request, request.events())
+        nearly = self._log.classifier.phase_name in _NEARLY
+        self._look_ms = 1000 * (_LOOK_NEARLY_S if nearly else _LOOK_S)
 
-    def _read_journal(self) -> None:
-        seen = 0
-        for line in self._journal.lines():
-            self._log.feed(line.text)
-            seen += 1
-        if not seen:
-            return
-        log = self._log
-        self._feed(
-            LogSeen(
-                invocation_id=self._task.invocation_id,
-                ready_line=log.ready_line,
-                warmup_failed=log.warmup_failed,
-                cause=str(log.decisive) if log.decisive else None,
-                symptom=log.symptom,
-                ticks=log.progress_ticks,
-                allowed_silence_s=log.allowed_silence_s,
-            )
-        )
+    def _read(self) -> bool:
+        if not self._log.read():
+            return False
+        self._feed(self._log.seen())
+        return True
 
-    def _probe(self) -> None:
-        line_at = self._watch.ready_line_at
-        if line_at is not None and self._asked_at < line_at:
-            if self._request is not None:
-                self._request.close()  # asked before the line was seen: ask again, now
-            self._ask()
-        if self._request is None:
-            if now() >= self._probe_at:
-                self._ask()
+    def _look_at_processes(self) -> None:
+        if now() - self._state_at < _STATE_S:
             return
-        answer = self._request.step()
-        if answer is None:
-            return
-        self._request = None
-        waiting_for_http = line_at is not None or answer.status == 200
-        self._probe_at = now() + (_PROBE_READY_S if waiting_for_http else _PROBE_S)
-        own = answer.status == 200 and holds_port(self._task.main_pid, self._port)
-        self._read_journal()  # a failure text that came before this answer decides against it
+        self._state_at = now()
         if not self._process.alive():
             self._feed(ProcessEnded(invocation_id=self._task.invocation_id))
-        self._feed(
-            HealthAnswered(
-                invocation_id=self._task.invocation_id, status=answer.status, own=own, asked_at=self._asked_at
-            )
-        )
+        if self._defunct or now() - self._children_at >= _CHILDREN_S:
+            self._children_at = now()
+            before = self._defunct
+            self._defunct = any(name.startswith(_RANKS) for name in defunct_children(self._task.main_pid))
+            if before and self._defunct:  # twice: it is not just about to be waited for
+                self._feed(ChildDefunct(invocation_id=self._task.invocation_id))
 
     def _ask(self) -> None:
-        self._asked_at = now()
-        self._request = Request(f"{self._task.url}/health", timeout_s=_PROBE_TIMEOUT_S).start()
+        watch = self._watch
+        answers = self._probe.step(
+            now(), line_at=watch.ready_line_at, generation=watch.needs_generation and watch.ended_at is None
+        )
+        for answer in answers:
+            if answer.status == 200:
+                self._read()  # a failure text that came before this answer decides against it
+                if not self._process.alive():
+                    self._feed(ProcessEnded(invocation_id=self._task.invocation_id))
+            self._answered = answer if answer.counts or self._answered is None else self._answered
+            self._feed(
+                HealthAnswered(
+                    invocation_id=self._task.invocation_id,
+                    status=answer.status,
+                    own=answer.own,
+                    counts=answer.counts,
+                    generated=answer.generated,
+                )
+            )
 
     def _report(self, *, final: bool = False) -> None:
-        text = status_line(self._log, self._watch)
-        last, at = self._reported
+        self._extend()
+        text = status_line(self._log.classifier, self._watch, self._answered)
+        last, short, at = self._reported
         if text == last or (not final and now() - at < _REPORT_S):
             return
-        self._reported = (text, now())
-        if final or last.split(" ")[:2] != text.split(" ")[:2]:
+        brief = short_line(text)
+        if final or brief != short:
             say(f"{stem(self._task.unit)}: {text}")
-        self._write_verdict()
-        send_status(text)
+        self._reported = (text, brief, now())
+        publish(self._task, self._verdict(text), text)
 
-    def _write_verdict(self) -> None:
-        watch, log = self._watch, self._log
+    def _extend(self) -> None:
+        """Ask systemd for the time that the file's `extend` allows, from shortly before the deadline on."""
+        watch, moment = self._watch, now()
+        near = moment >= watch.deadline_at - _EXTEND_S
+        if watch.extend_s and near and moment - self._extend_at >= _EXTEND_EVERY_S:
+            self._extend_at = moment
+            extend_timeout(_EXTEND_S)
+
+    def _verdict(self, text: str) -> LiveVerdict:
+        watch, log = self._watch, self._log.classifier
         cause = watch.cause if watch.cause != "none" or not log.decisive else str(log.decisive)
-        verdict = LiveVerdict(
+        if watch.source is Source.CHILDREN and cause == "none":
+            cause = "child-died"
+        return LiveVerdict(
             unit=self._task.unit,
             invocation_id=self._task.invocation_id,
             state=str(watch.state),
             phase=log.phase,
-            detail=status_line(log, watch),
+            detail=text,
             cause=cause,
             source=str(watch.source) if watch.source else None,
             since=time.time() - (now() - self._began),
             seconds=round(now() - self._began, 3) if watch.ended else None,
             capacity=dict(log.capacity),
             warnings=tuple({"name": w.name, "text": w.text, "advice": w.advice} for w in log.warnings),
+            evidence=ready_evidence(watch, self._answered, self._log.losses),
+            phases=tuple(asdict(phase) for phase in self._log.phases.times),
         )
-        write_live(self._task.names, verdict)
-
-
-def status_line(log: Classifier, watch: UnitWatch) -> str:
-    """The start so far, for `systemctl status`: "loading weights 23/46"."""
-    if watch.state is State.READY:
-        tokens = log.capacity.get("kv_tokens")
-        how = " (by HTTP alone: the journal did not show the engine's ready line)"
-        return (
-            "ready"
-            + (f", {tokens:,.0f} KV tokens" if tokens else "")
-            + (how if watch.source == "http" else "")
-        )
-    if watch.state is State.TIMED_OUT:
-        limit = watch.timeout_s if watch.cause == "timeout" else max(watch.no_progress_s, 0)
-        what = "not ready" if watch.cause == "timeout" else "no progress"
-        return f"{what} within {limit:g} s, last phase: {log.phase or 'none seen'}"
-    if watch.state is State.FAILED:
-        return "failed while " + (log.phase or "starting")
-    if watch.ready_line_at is not None:
-        return "waiting for /health to answer 200"
-    progress = log.progress
-    return (log.phase or "starting") + (f" {progress.done}/{progress.total}" if progress else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import socket
@@ -12,11 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 
+from pd_units.adapters.notify import send_status
 from pd_units.errors import HostError, PdUnitsError
 from pd_units.naming import Names, Role, stem
 from pd_units.ports import ActiveState, Manager
+from pd_units.starts import PhaseTime, Start, note_start
+from pd_units.verdicts import LiveVerdict, write_live
 
 EX_OK, EX_FAILED = 0, 1
+_LONGEST_SAID = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class Task:
     timeout_s: float = 0.0
     no_progress_s: float = 0.0
     no_progress_declared: bool = False
+    extend_s: float = 0.0
     smoke_test: bool = True
     backends: tuple[Backend, ...] = ()
 
@@ -81,8 +87,41 @@ class Stop:
 
 
 def say(text: str) -> None:
-    """One line for the unit's journal, marked as ours."""
-    print(f"pd-units: {text}", flush=True)
+    """One line for the unit's journal, marked as ours: the diagnosis never reads such a line.
+
+    What it quotes must not look like a line of the engine's; a journal that takes nothing is no reason to
+    end a watch.
+    """
+    line = " ".join(text.split())[:_LONGEST_SAID]
+    with contextlib.suppress(OSError, ValueError):
+        print(f"pd-units: {line}", flush=True)
+
+
+def publish(task: Task, verdict: LiveVerdict, status: str) -> None:
+    """Make a verdict known, in /run and as the unit's status. A full disk is no reason to end a watch."""
+    try:
+        write_live(task.names, verdict)
+    except PdUnitsError as error:
+        say(f"the verdict was not written: {error.brief}: {error.detail}")
+    send_status(status)
+
+
+def keep_start(task: Task, began: float, evidence: str, phases: tuple[PhaseTime, ...]) -> None:
+    """Add a start that is ready now to the history. `began`: its start, in seconds of the monotonic clock."""
+    seconds = now() - began
+    start = Start(
+        unit=task.unit,
+        invocation_id=task.invocation_id,
+        began=round(time.time() - seconds, 3),
+        outcome="ready",
+        seconds=round(seconds, 3),
+        evidence=evidence,
+        phases=phases,
+    )
+    try:
+        note_start(task.names, start)
+    except PdUnitsError as error:
+        say(f"the start was not kept: {error.brief}: {error.detail}")
 
 
 def after_signal(manager: Manager | None, task: Task) -> int:
@@ -128,6 +167,7 @@ def parse_task(args: Sequence[str]) -> tuple[str, Task]:
     parser.add_argument("--timeout", type=float, default=1800.0)
     parser.add_argument("--no-progress", type=float, default=600.0)
     parser.add_argument("--no-progress-declared", action="store_true")
+    parser.add_argument("--extend", type=float, default=0.0)
     parser.add_argument("--no-smoke-test", action="store_true")
     parser.add_argument("--backend", action="append", default=[])
     options = parser.parse_args(args)
@@ -142,6 +182,7 @@ def parse_task(args: Sequence[str]) -> tuple[str, Task]:
         timeout_s=options.timeout,
         no_progress_s=options.no_progress,
         no_progress_declared=options.no_progress_declared,
+        extend_s=options.extend,
         smoke_test=not options.no_smoke_test,
         backends=tuple(Backend.parse(b) if full else Backend(b, Role.PREFILL, "") for b in options.backend),
     )
@@ -167,7 +208,8 @@ def main(args: Sequence[str]) -> int:
         from pd_units.supervise.backend import watch_backend
 
         code = watch_backend(task, stop)
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
     os._exit(code)  # a start is waiting: no time for the interpreter's own teardown
 
 

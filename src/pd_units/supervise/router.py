@@ -5,19 +5,21 @@ A router's own "ready" line and its `/health` say nothing: both come with no wor
 
 from __future__ import annotations
 
-import json
 import select
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import asdict
 from enum import StrEnum
-from typing import Any
+from urllib.parse import urlsplit
 
 from pd_units.adapters.http import Answer, Request
-from pd_units.adapters.notify import send_status
-from pd_units.adapters.procfs import ProcessHandle, command_line
+from pd_units.adapters.procfs import ProcessHandle, command_line, holds_port, start_mono_us
 from pd_units.errors import PdUnitsError
 from pd_units.naming import stem
 from pd_units.ports import ActiveState, Manager
+from pd_units.readiness import State
+from pd_units.router_api import SMOKE_BODY, SMOKE_TIMEOUT_S, generated, missing_workers, smoke_headers
+from pd_units.starts import PhaseLog
 from pd_units.supervise.backend import forget_explicit_starts
 from pd_units.supervise.command import (
     EX_FAILED,
@@ -27,18 +29,16 @@ from pd_units.supervise.command import (
     Terminated,
     after_signal,
     connect,
+    keep_start,
     now,
+    publish,
     say,
 )
-from pd_units.verdicts import LiveVerdict, read_live, write_live
+from pd_units.verdicts import LiveVerdict, read_live
 
 _LOOK_S = 0.1
+_ANOTHER = "another process answers on the router's port"
 _BACKENDS_S = 0.5
-# The first generation over NIXL takes 5 to 40 s while UCX warms up.
-SMOKE_TIMEOUT_S = 120.0
-SMOKE_BODY = json.dumps(
-    {"text": "One, two, three,", "sampling_params": {"max_new_tokens": 4, "temperature": 0}}
-).encode()
 
 
 class Stage(StrEnum):
@@ -50,53 +50,30 @@ class Stage(StrEnum):
 
 
 class Failed(Exception):
-    """The router's start has failed; the text says why."""
+    """The router's start has failed; the text says why. `state` is a readiness.State."""
 
-
-def missing_workers(workers: Any, declared: Iterable[str]) -> list[str]:
-    """The declared worker URLs that `GET /workers` does not count as healthy.
-
-    Shape of `workers`: {"workers": [{"url", "is_healthy", ...}, ...], ...} (sglang-router 0.3.2).
-    """
-    rows = workers.get("workers", ()) if isinstance(workers, dict) else ()
-    healthy = {str(row.get("url", "")).rstrip("/") for row in rows if row.get("is_healthy")}
-    return [url for url in declared if url.rstrip("/") not in healthy]
-
-
-def smoke_headers(argv: tuple[str, ...]) -> dict[str, str]:
-    """The Authorization header that a router started with `--api-key` wants."""
-    for position, word in enumerate(argv):
-        if word == "--api-key" and position + 1 < len(argv):
-            return {"Authorization": f"Bearer {argv[position + 1]}"}
-        if word.startswith("--api-key="):
-            return {"Authorization": f"Bearer {word.partition('=')[2]}"}
-    return {}
-
-
-def generated(answer: Answer) -> bool:
-    """Whether an answer of POST /generate holds a generation."""
-    value = answer.json()
-    if isinstance(value, list) and value:
-        value = value[0]
-    return answer.status == 200 and isinstance(value, dict) and ("text" in value or "output_ids" in value)
+    def __init__(self, text: str, state: State = State.FAILED) -> None:
+        super().__init__(text)
+        self.state = state
 
 
 def watch_router(task: Task, stop: Stop) -> int:
     """Watch one start of a router; the exit code."""
     manager = connect()
-    forget_explicit_starts(manager, task)
+    status = forget_explicit_starts(manager, task)
     try:
         process = ProcessHandle(task.main_pid)
-    except (ProcessLookupError, OSError):
+    except OSError:
         say(f"{stem(task.unit)} ended before its watch began")
         return EX_FAILED
-    watcher = RouterWatcher(task, stop, process, manager)
+    began_us = status.inactive_exit_mono_us if status is not None else 0
+    watcher = RouterWatcher(task, stop, process, manager, began_us / 1e6 if began_us else now())
     try:
         watcher.run()
     except Terminated:
         return after_signal(manager, task)
     except Failed as failure:
-        watcher.report("failed", str(failure))
+        watcher.report(failure.state, str(failure))
         say(f"{stem(task.unit)}: {failure}")
         process.kill()
         return EX_FAILED
@@ -106,11 +83,18 @@ def watch_router(task: Task, stop: Stop) -> int:
 class RouterWatcher:
     """The loop. Each stage is one request, repeated until its answer is right."""
 
-    def __init__(self, task: Task, stop: Stop, process: ProcessHandle, manager: Manager | None) -> None:
+    def __init__(
+        self, task: Task, stop: Stop, process: ProcessHandle, manager: Manager | None, began: float
+    ) -> None:
         self._task, self._stop, self._process, self._manager = task, stop, process, manager
         gate = read_live(task.names, task.unit, task.invocation_id)
         self._passed = dict(gate.backends) if gate is not None else {}
-        self._began = now()
+        self._began, self._watched = began, now()
+        self._phases = PhaseLog()
+        self._phases.enter("gate", "waiting for backends", 0.0)
+        started_us = start_mono_us(task.main_pid)
+        started = started_us / 1e6 if started_us else self._watched
+        self._phases.enter("router-starting", "starting the router", started - began)
         self._stage = Stage.READINESS
         self._request: Request | None = None
         self._ask_at = 0.0
@@ -125,18 +109,27 @@ class RouterWatcher:
             self._stop.check()
             if not self._process.alive():
                 raise Failed("the router ended before it was ready")
-            if now() - self._began > self._task.timeout_s:
-                raise Failed(f"not ready within {self._task.timeout_s:g} s, {self._stage}")
+            if now() - self._watched > self._task.timeout_s:
+                text = f"not ready within {self._task.timeout_s:g} s, {self._stage}"
+                raise Failed(text, State.TIMED_OUT)
             if now() >= self._backends_at:
                 self._check_backends()
-            if self._advance():
-                self._check_backends()
-                if not self._process.alive():
-                    raise Failed("the router ended before it was ready")
+            if self._advance() and self._is_ready():
                 how = "a generation came back" if self._task.smoke_test else "smoke test off"
                 self.report("ready", f"ready: every worker healthy, {how}")
                 say(f"{stem(self._task.unit)}: ready: every worker healthy, {how}")
+                keep_start(self._task, self._began, "http", self._phases.times)
                 return
+
+    def _is_ready(self) -> bool:
+        """Whether nothing has changed since the router was asked: its process, and the backends."""
+        if not self._check_backends():
+            # systemd does not answer: ask all of it again
+            self._stage, self._smoke_since = Stage.READINESS, None
+            return False
+        if not self._process.alive():
+            raise Failed("the router ended before it was ready")
+        return True
 
     def _wait(self) -> None:
         poll = select.poll()
@@ -146,13 +139,16 @@ class RouterWatcher:
             poll.register(self._request, self._request.events())
         poll.poll(_LOOK_S * 1000)
 
-    def _check_backends(self) -> None:
-        """Raises: Failed if a backend is not the one that the gate let pass."""
+    def _check_backends(self) -> bool:
+        """Whether every backend is the one that the gate let pass; False if systemd does not answer.
+
+        Raises: Failed if one is not.
+        """
         self._backends_at = now() + _BACKENDS_S
         try:
             self._manager = self._manager or connect()
             if self._manager is None:
-                return
+                return False
             for backend in self._task.backends:
                 status = self._manager.unit(backend.unit)
                 passed = self._passed.get(backend.unit)
@@ -164,6 +160,8 @@ class RouterWatcher:
         except PdUnitsError as error:
             say(f"asking again: {error.brief}")
             self._manager = None
+            return False
+        return True
 
     def _advance(self) -> bool:
         """Move the stage's request on; whether everything is done."""
@@ -191,10 +189,10 @@ class RouterWatcher:
     def _answered(self, answer: Answer) -> bool:
         if self._stage is Stage.SMOKE:
             return self._smoke_answered(answer)
-        if answer.status != 200:
+        if answer.status != 200 or not self._own():
             why = answer.error or answer.body[:200].decode("utf-8", "replace") or str(answer.status)
             self._stage = Stage.READINESS
-            self.report("waiting", f"{self._stage}: {why}")
+            self.report("waiting", f"{self._stage}: {why if answer.status != 200 else _ANOTHER}")
             return False
         if self._stage is Stage.READINESS:
             self._stage, self._ask_at = Stage.WORKERS, now()
@@ -210,8 +208,13 @@ class RouterWatcher:
         self.report("waiting", str(self._stage))
         return False
 
+    def _own(self) -> bool:
+        """Whether the router itself listens on its port, and not another server."""
+        parts = urlsplit(self._task.url)
+        return holds_port(self._task.main_pid, parts.port or 80, parts.hostname or "")
+
     def _smoke_answered(self, answer: Answer) -> bool:
-        if generated(answer):
+        if generated(answer) and self._own():
             return True
         why = answer.error or f"{answer.status}: {answer.body[:200].decode('utf-8', 'replace')}"
         self.report("waiting", f"{self._stage}: {why}")
@@ -225,18 +228,29 @@ class RouterWatcher:
         if text == self._said:
             return
         self._said = text
-        ended = state != "waiting"
+        self._phases.enter(self._stage.name.lower(), str(self._stage), now() - self._began)
+        seconds = now() - self._began
+        failed = state in (State.FAILED, State.TIMED_OUT)
         verdict = LiveVerdict(
             unit=self._task.unit,
             invocation_id=self._task.invocation_id,
             state=state,
             phase=str(self._stage),
             detail=text,
-            cause="disaggregation" if state == "failed" else "none",
-            source="http" if state == "ready" else None,
-            since=time.time() - (now() - self._began),
-            seconds=round(now() - self._began, 3) if ended else None,
+            cause=("timeout" if state == State.TIMED_OUT else "disaggregation") if failed else "none",
+            source=None if state == "waiting" else "http",
+            since=time.time() - seconds,
+            seconds=None if state == "waiting" else round(seconds, 3),
             backends=self._passed,
+            evidence=self._evidence() if state == "ready" else (),
+            phases=tuple(asdict(phase) for phase in self._phases.times),
         )
-        write_live(self._task.names, verdict)
-        send_status(text)
+        publish(self._task, verdict, text)
+
+    def _evidence(self) -> tuple[Mapping[str, str], ...]:
+        count = len(self._task.backends)
+        rows = [{"text": f"/readiness 200, {count} declared workers healthy in /workers", "source": "http"}]
+        if self._task.smoke_test and self._smoke_since is not None:
+            took = f"{now() - self._smoke_since:.2f} s"
+            rows.append({"text": f"a generation came back through the router after {took}", "source": "http"})
+        return tuple(rows)

@@ -1,0 +1,99 @@
+"""The journal of one life, read into the classifier as it comes, with the times of its phases."""
+
+from __future__ import annotations
+
+from pd_units.adapters.journal import Life, LifeReader
+from pd_units.diagnosis import Classifier, Rules, load_rules
+from pd_units.errors import PdUnitsError
+from pd_units.readiness import LogSeen
+from pd_units.starts import PhaseLog
+from pd_units.supervise.command import say
+
+# The engine's milestones and its ready line are of the level "info".
+_SILENT_LEVELS = ("warning", "warn", "error", "critical", "fatal")
+
+
+def rules() -> Rules:
+    """The rules of the diagnosis. An operator's addition that has a fault must not keep a good start down."""
+    try:
+        return load_rules()
+    except PdUnitsError as error:
+        faults = "; ".join(map(str, error.faults)) or error.detail
+        say(f"the additions to the rules are left out: {error.brief}: {faults}")
+        return load_rules(extra_dirs=())
+
+
+def is_silent(argv: tuple[str, ...]) -> bool:
+    """Whether an engine with this command line prints no milestone and no ready line."""
+    for word, value in zip(argv, (*argv[1:], ""), strict=True):
+        name, _, joined = word.partition("=")
+        if name == "--log-level" and (joined or value).lower() in _SILENT_LEVELS:
+            return True
+    return False
+
+
+class EngineLog:
+    """Reads what is new and classifies it. A journal that cannot be opened is an empty one here.
+
+    `began_s`: the start of the invocation, in seconds of CLOCK_MONOTONIC; phases count from there.
+    """
+
+    def __init__(self, life: Life, role: str, began_s: float) -> None:
+        self.classifier = Classifier(rules(), role=role, cut_lives=False)
+        self.phases = PhaseLog()
+        self._life, self._began_s = life, began_s
+        self._reader: LifeReader | None = None
+        try:
+            self._reader = LifeReader(life)
+        except PdUnitsError as error:
+            say(f"without the journal: {error.brief}: {error.detail}")
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when the journal changes, -1 if there is none."""
+        return self._reader.fileno() if self._reader is not None else -1
+
+    def process(self) -> None:
+        """Take note of new and vanished journal files."""
+        if self._reader is not None:
+            self._reader.process()
+
+    def read(self) -> bool:
+        """Classify every line that is there now; whether there was any."""
+        if self._reader is None or not self._reader.look():
+            return False
+        log, seen = self.classifier, False
+        for line in self._reader.lines():
+            log.feed(line.text, manager=line.of_manager)
+            if log.phase_name is not None and log.phase_name != self._phase:
+                at_s = self._reader.mono_us() / 1e6 - self._began_s
+                self.phases.enter(log.phase_name, log.phase or "", at_s)
+            seen = True
+        return seen
+
+    @property
+    def _phase(self) -> str | None:
+        times = self.phases.times
+        return times[-1].name if times else None
+
+    def seen(self) -> LogSeen:
+        """What the life's lines say so far, for the state machine."""
+        log = self.classifier
+        return LogSeen(
+            invocation_id=self._life.invocation_id,
+            ready_line=log.ready_line,
+            warmup_failed=log.warmup_failed,
+            cause=str(log.decisive) if log.decisive else None,
+            symptom=log.symptom,
+            ticks=log.progress_ticks,
+            allowed_silence_s=log.allowed_silence_s,
+        )
+
+    @property
+    def losses(self) -> str:
+        """What of the log is known to be missing, in words; "" if nothing is."""
+        reader = self._reader
+        if reader is None:
+            return "the journal cannot be read"
+        if reader.dropped:
+            return f"journald dropped {reader.dropped} of its lines (rate limit)"
+        return "the journal has gaps (vacuumed or damaged)" if reader.gaps else ""
