@@ -108,8 +108,9 @@ class ExitStatus:
         for lead in ("code=", "killed,", "exited,", "dumped,", "status="):
             word = word.removeprefix(lead).strip()
         number, _, name = word.partition("/")
-        if name:
-            word = name if name.isalpha() else number
+        if name and number.isdigit():
+            known = getattr(signal, f"SIG{name}", None)
+            return cls(signal=int(known)) if known == int(number) else cls(code=int(number))
         try:
             value = int(word)
         except ValueError:

@@ -63,6 +63,7 @@ class Life:
     workers_up: int = 0
     stop_at: int | None = None
     over: bool = False
+    announced: bool = False
     progress_at: int = 0
     milestones: int = 0
     exit: ExitStatus | None = None
@@ -182,7 +183,7 @@ class Life:
         return bool(
             self.over
             or self.is_ready
-            or (self.settings_at is not None and self.milestones)
+            or self.milestones
             or any(True for _ in self._deadly())
             or any(thrown.raised.origin in DYING for thrown in self.thrown)
         )

@@ -192,7 +192,7 @@ class Reading:
 
     def _launch(self, line: int, *, settings: bool = False) -> None:
         life = self.life
-        if life.got_anywhere() or (settings and life.settings_at is not None and life.milestones):
+        if life.got_anywhere():
             self._cut(line)
         elif settings:
             life.forget_failures()
@@ -227,12 +227,19 @@ class Reading:
             life.over = True
 
     def _manager_starts(self, said: ManagerLine, line: int) -> None:
+        """PID 1 starts a unit: ours, perhaps, and then another life begins with the next line.
+
+        "Started" without "Starting" is a launch; after "Starting" it is the end of the same start.
+        """
         life = self.life
         ours = not self._unit or said.unit == self._unit
         if said.said is Manager.STARTING:
-            if life.touched() and (ours or life.over):
+            if not life.touched():
+                life.announced = True
+            elif ours or life.over:
                 self._pending_cut = True
-        elif life.over:
+        elif life.over or (life.touched() and not life.announced and not life.is_ready):
             self._pending_cut = True
         if self._pending_cut and self._unit and said.unit == self._unit:
             self._cut(line)
+            self.life.announced = said.said is Manager.STARTING

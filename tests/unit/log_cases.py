@@ -1,10 +1,10 @@
 """Start-up logs with known verdicts (tests/cases/*.case), expanded from a short notation.
 
 A case is a head of `key = value` lines, `---`, and the log. In the log `[@12 TP0]` is the engine's stamp 12
-seconds after the first one, `[@12 {TP0, TP1}]` the same line of several ranks, `[@!12]` a stamp without a date,
-`[@~12]` a diffusion server's; `<args call MODEL>` and `<args dict MODEL>` are the echo of all settings, with
-`long` cut by the journal at 48 KiB and `<args tail>` its rest; `<bar LABEL 1/4>` and `<tqdm LABEL 1/4>` are
-progress bars; `\\r` and `\\e` are themselves; `+12.5 ` at the start of a line is its time.
+seconds after the first one, `[@12 {TP0, TP1}]` the same line of several ranks, `[@!12]` a stamp without a
+date, `[@~12]` a diffusion server's; `<args call MODEL>` and `<args dict MODEL>` are the echo of all settings,
+with `long` cut by the journal at 48 KiB and `<args tail>` its rest; `<bar LABEL 1/4>` and `<tqdm LABEL 1/4>`
+are progress bars; `\\r` and `\\e` are themselves; `+12.5 ` at the start of a line is its time.
 """
 
 from __future__ import annotations
@@ -17,18 +17,30 @@ CASES = Path(__file__).parents[1] / "cases"
 _JOURNAL_CUT = 48 * 1024
 _STAMP = re.compile(r"\[@(?P<kind>[!~]?)(?P<at>\d+)(?P<tags>[^\]]*)\]")
 _ARGS = re.compile(
-    r"<args (?P<kind>call|dict)(?P<colon> colon)? (?P<model>\S+?)(?: (?P<role>prefill|decode))?(?P<long> long)?>"
+    r"<args (?P<kind>call|dict)(?P<colon> colon)? (?P<model>\S+?)"
+    r"(?: (?P<role>prefill|decode))?(?P<long> long)?>"
 )
 _BAR = re.compile(r"<(?P<kind>bar|tqdm) (?:(?P<label>[^<>]*?) )?(?P<done>\d+)/(?P<total>\d+)>")
 _TIME = re.compile(r"\+(?P<time>\d+(?:\.\d+)?) ")
-_SETTINGS = (
-    ("tokenizer_mode", "'auto'"), ("trust_remote_code", "True"), ("quantization", "None"), ("context_length", "None"),
-    ("mem_fraction_static", "0.85"), ("abort_on_priority_when_disabled", "False"), ("crash_dump_folder", "None"),
-    ("custom_sigquit_handler", "None"), ("watchdog_timeout", "300"), ("enforce_shared_experts_fusion", "False"),
-    ("debug_tensor_dump_inject", "False"), ("chat_template", "\"{{ raise_exception('error: Traceback') }}\""),
-    ("disaggregation_transfer_backend", "'nixl'"), ("disaggregation_bootstrap_port", "8998"),
-    ("enable_nan_detection", "False"), ("log_level", "'info'"), ("random_seed", "7"), ("warmups", "None"),
-)  # fmt: skip
+_SETTINGS = {
+    "tokenizer_mode": "'auto'",
+    "trust_remote_code": "True",
+    "quantization": "None",
+    "context_length": "None",
+    "mem_fraction_static": "0.85",
+    "abort_on_priority_when_disabled": "False",
+    "crash_dump_folder": "None",
+    "custom_sigquit_handler": "None",
+    "watchdog_timeout": "300",
+    "enforce_shared_experts_fusion": "False",
+    "debug_tensor_dump_inject": "False",
+    "chat_template": "\"{{ raise_exception('error: Traceback') }}\"",
+    "disaggregation_transfer_backend": "'nixl'",
+    "disaggregation_bootstrap_port": "8998",
+    "enable_nan_detection": "False",
+    "log_level": "'info'",
+    "random_seed": "7",
+}
 _TEMPLATE = "{%- if not messages %}{{ raise_exception('No messages given: CUDA out of memory') }}{%- endif %}"
 
 
@@ -121,7 +133,8 @@ def _args(match: re.Match[str]) -> str:
 
 def settings(kind: str, model: str, role: str | None = None, template: str = "") -> str:
     """The engine's settings, as a call or as a dict, with words in them that mean nothing."""
-    pairs = [("model_path", f"'{model}'"), *_SETTINGS, ("disaggregation_mode", f"'{role or 'null'}'")]
+    mode = ("disaggregation_mode", f"'{role or 'null'}'")
+    pairs = [("model_path", f"'{model}'"), *_SETTINGS.items(), mode]
     if template:
         pairs.insert(3, ("chat_template_text", f'"{template}"'))
     if kind == "dict":

@@ -121,7 +121,7 @@ def test_wrapped(wrapping):
 QUOTED = (
     '    raise RuntimeError(f"NCCL error: {error_str}")',
     "    return func(*args, **kwargs)",
-    '    raise ValueError("CUDA out of memory. Not enough memory. Please try to increase --mem-fraction-static")',
+    '    raise ValueError("CUDA out of memory. Please try to increase --mem-fraction-static")',
     '    assert False, "Segmentation fault"',
     '    self._say("Received sigquit from a child process")',
 )
