@@ -81,6 +81,7 @@ def index_of(
     """The index of a planned deployment; `fragments` are the digests of its unit files."""
     known = fragments or {}
     addresses = {gpu.index: gpu.pci_address for gpu in topology.gpus or () if gpu.pci_address}
+    flags = plan.deployment.engine.sm120
     return Index(
         name=plan.deployment.name,
         generation=generation,
@@ -95,7 +96,7 @@ def index_of(
                 numa=tuple(each.numa_nodes),
                 cpus=each.cpus,
                 fragment=known.get(each.unit, ""),
-                environment={k: v for k, v in each.environment if is_placement_variable(k)},
+                environment={k: v for k, v in each.environment if k in flags or is_placement_variable(k)},
                 gpu_addresses={str(gpu): addresses[gpu] for gpu in each.gpus if gpu in addresses},
             )
             for each in plan.units

@@ -78,7 +78,7 @@ def measure_unit(
     declared: IndexUnit, status: UnitStatus, addresses: Mapping[int, str] | None
 ) -> Verification | None:
     """The placement of a running unit; None if this user may not read its processes."""
-    processes, complete = read_processes(status.main_pid, addresses)
+    processes, complete = read_processes(status.main_pid, addresses, flags=declared.environment)
     if not complete:
         return None
     wanted = wanted_of(declared)

@@ -186,7 +186,7 @@ def verify(
         deviations=tuple(f"{stem(wanted.unit)}: {each}" for each in deviations),
         processes=len(processes),
         pages={str(node): pages[node] for node in sorted(pages)},
-        sm120=_sm120_in_effect(processes),
+        sm120=_flags_in_effect(wanted, processes),
         gpu_memory_bytes={str(gpu): held[gpu] for gpu in sorted(held)} if known else None,
         measured=measured,
     )
@@ -317,9 +317,10 @@ def _gpu_memory(wanted: Wanted, processes: Sequence[ProcessFacts]) -> Iterable[s
                 )
 
 
-def _sm120_in_effect(processes: Sequence[ProcessFacts]) -> dict[str, str]:
+def _flags_in_effect(wanted: Wanted, processes: Sequence[ProcessFacts]) -> dict[str, str]:
     """The kernel flags that the processes were started with; the main process comes first and wins."""
     found: dict[str, str] = {}
     for process in reversed(processes):
-        found |= {name: value for name, value in process.environment.items() if _SM120.fullmatch(name)}
-    return dict(sorted(found.items()))
+        found |= process.environment
+    known = set(wanted.environment) - {VISIBLE, ORDER}
+    return {name: found[name] for name in sorted(found) if name in known or _SM120.fullmatch(name)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pd_units.adapters.gpu_memory import read_gpu_memory
 from pd_units.adapters.procfs import PROC, control_group_pids
@@ -17,18 +17,19 @@ _OURS = b"pd_units.supervise"
 
 
 def read_processes(
-    main_pid: int, addresses: Mapping[int, str] | None = None
+    main_pid: int, addresses: Mapping[int, str] | None = None, *, flags: Collection[str] = ()
 ) -> tuple[tuple[ProcessFacts, ...], bool]:
     """Facts of every process in the control group of `main_pid`, the main one first, and whether all could be
     read. Processes that end meanwhile, and pd-units' own, are left out.
 
-    `addresses`: GPU index -> PCI address, by which NVML's memory gets its GPU.
+    `addresses`: GPU index -> PCI address, by which NVML's memory gets its GPU. `flags`: variables to look at
+    beside those that pin.
     """
     held = _gpu_memory(addresses or {})
     facts, complete = [], True
     for pid in sorted(control_group_pids(main_pid) - {os.getpid()}, key=lambda pid: (pid != main_pid, pid)):
         try:
-            found = _read(pid, held)
+            found = _read(pid, held, flags)
         except PermissionError:
             complete = False
             continue
@@ -39,7 +40,9 @@ def read_processes(
     return tuple(facts), complete
 
 
-def _read(pid: int, held: Mapping[int, Mapping[int, int]] | None) -> ProcessFacts | None:
+def _read(
+    pid: int, held: Mapping[int, Mapping[int, int]] | None, flags: Collection[str]
+) -> ProcessFacts | None:
     folder = PROC / str(pid)
     command = (folder / "cmdline").read_bytes()
     if not command or _OURS in command:
@@ -60,7 +63,7 @@ def _read(pid: int, held: Mapping[int, Mapping[int, int]] | None) -> ProcessFact
         cpus=dict(cpus),
         policies=policies,
         pages=pages,
-        environment=_environment((folder / "environ").read_bytes()),
+        environment=_environment((folder / "environ").read_bytes(), flags),
         gpu_memory=held.get(pid, {}) if held is not None else None,
     )
 
@@ -73,9 +76,9 @@ def _numa_maps(pid: int) -> str:
         return ""
 
 
-def _environment(data: bytes) -> dict[str, str]:
+def _environment(data: bytes, flags: Collection[str]) -> dict[str, str]:
     pairs = (entry.decode("utf-8", "replace").partition("=") for entry in data.split(b"\0") if entry)
-    return {name: value for name, _, value in pairs if is_placement_variable(name)}
+    return {name: value for name, _, value in pairs if name in flags or is_placement_variable(name)}
 
 
 def _gpu_memory(addresses: Mapping[int, str]) -> dict[int, dict[int, int]] | None:

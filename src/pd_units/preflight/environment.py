@@ -1,0 +1,121 @@
+"""Environment files: there, in systemd's syntax, root's alone if they hold secrets, and no pin in them."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pd_units.model_check import is_secret
+from pd_units.plan import UnitPlan
+from pd_units.preflight.base import Check, Result, Subject, bad, good, warning
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PINS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES")
+_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+_NAME_OF_CHECK = "environment-files"
+
+
+def check_environment_files(subject: Subject) -> Result:
+    """Environment files exist, are in systemd's syntax, keep secrets from other users, and undo no pin."""
+    failed = False
+    files = sorted({file for unit in subject.plan.units for file in unit.environment_files})
+    for file in files:
+        users = [unit for unit in subject.plan.units if file in unit.environment_files]
+        for result in _check_file(Path(file.removeprefix("-")), users, optional=file.startswith("-")):
+            failed = True
+            yield result
+    yield from _rendered(subject)
+    if not failed:
+        yield good(_NAME_OF_CHECK, ", ".join(files) or "none declared")
+
+
+def _check_file(path: Path, units: list[UnitPlan], *, optional: bool) -> Iterator[Check]:
+    if not path.is_file():
+        if not optional:
+            advice = "write it, or take it from environment_files: the unit fails to start without it"
+            what = "is a directory" if path.is_dir() else "does not exist"
+            yield bad(_NAME_OF_CHECK, f"{path} {what}", advice)
+        return
+    try:
+        data = path.read_bytes()
+    except PermissionError:
+        yield from _mode(path, secret=True)  # if it holds any, it keeps them well
+        return
+    text = data.decode("utf-8", errors="replace")
+    secret = False
+    for number, name, value in assignments(text):
+        where = f"{path}:{number}"
+        secret = secret or is_secret(name, value)
+        yield from _check_line(where, name, value, units)
+    if b"\r\n" in data:
+        advice = f"sed -i 's/\\r$//' {path}: the carriage return becomes part of every value"
+        yield bad(_NAME_OF_CHECK, f"{path} has the line ends of Windows", advice)
+    if secret:
+        yield from _mode(path, secret=True)
+
+
+def _mode(path: Path, *, secret: bool) -> Iterator[Check]:
+    info = path.stat()
+    if secret and info.st_mode & 0o044:
+        advice = f"chmod 600 {path}; chown root: {path} (systemd reads it as root)"
+        yield warning(
+            _NAME_OF_CHECK, f"{path} holds a secret, and its mode is {stat.S_IMODE(info.st_mode):04o}", advice
+        )
+    elif info.st_mode & 0o022 and info.st_uid == 0:
+        yield warning(_NAME_OF_CHECK, f"{path} can be written by others than root", f"chmod go-w {path}")
+
+
+def assignments(text: str) -> Iterable[tuple[int, str, str]]:
+    """(line, name, value) of each line but empty ones and comments; what is no assignment has the name ""."""
+    continued = False
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        skip, continued = continued, stripped.endswith("\\")
+        if skip or not stripped or stripped[0] in "#;":
+            continue
+        name, equals, value = stripped.partition("=")
+        if equals and _NAME.fullmatch(name.strip()):
+            yield number, name.strip(), value.strip().strip("'\"")
+        else:
+            yield number, "", stripped
+
+
+def _check_line(where: str, name: str, value: str, units: list[UnitPlan]) -> Iterator[Check]:
+    if not name:
+        if value.startswith("export "):
+            advice = "take the word export out: systemd reads NAME=value lines"
+            yield bad(_NAME_OF_CHECK, f"{where} begins with export", advice)
+        else:
+            advice = "systemd reads NAME=value lines, and skips others without a word"
+            yield warning(_NAME_OF_CHECK, f"{where} is no assignment: {value[:40]!r}", advice)
+    elif name in _PINS and any(unit.gpus for unit in units):
+        advice = "take it out: the deployment file's gpus decide, and this would win over them in silence"
+        yield bad(_NAME_OF_CHECK, f"{where} sets {name}", advice)
+    elif name in _ALLOCATOR and _expands(value) and any(_by_nixl(unit) for unit in units):
+        yield from _expandable(where)
+    elif "$" in value and not is_secret(name, value):
+        advice = "write the value out: systemd puts no variables in here"
+        yield warning(_NAME_OF_CHECK, f"{where} sets {name} to {value[:60]!r}", advice)
+
+
+def _rendered(subject: Subject) -> Iterator[Check]:
+    """The same fault in the deployment file's own environment."""
+    for unit in subject.backends:
+        for name, value in unit.environment:
+            if name in _ALLOCATOR and _expands(value) and _by_nixl(unit):
+                yield from _expandable(f"{name} of {unit.unit}")
+
+
+def _expandable(where: str) -> Iterator[Check]:
+    advice = "take it out: such memory registers with UCX, and KV cache then silently moves over TCP"
+    yield warning(_NAME_OF_CHECK, f"{where}: expandable_segments with KV transfer by NIXL", advice)
+
+
+def _expands(value: str) -> bool:
+    return re.search(r"expandable_segments\s*:\s*true", value, re.I) is not None
+
+
+def _by_nixl(unit: UnitPlan) -> bool:
+    return ("--disaggregation-transfer-backend", "nixl") in unit.exec_start
