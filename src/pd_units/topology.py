@@ -28,7 +28,7 @@ class NumaNode:
 class Gpu:
     """One GPU. `index` counts in PCI order, as with CUDA_DEVICE_ORDER=PCI_BUS_ID; `numa` is None
     where the kernel knows no node (numa_node -1); `compute_capability` such as "12.0"; `mig`: whether it
-    is cut into slices."""
+    is cut into slices; `minor`: the N of /dev/nvidiaN, which is not the index."""
 
     index: int
     uuid: str | None = None
@@ -38,6 +38,7 @@ class Gpu:
     compute_capability: str | None = None
     memory_bytes: int | None = None
     mig: bool | None = None
+    minor: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

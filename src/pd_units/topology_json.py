@@ -209,6 +209,7 @@ def _gpus(reader: _Reader, data: Mapping[str, Any]) -> tuple[Gpu, ...] | None:
             compute_capability=reader.matching(where, item, "compute_capability", _CAPABILITY, "12.0"),
             memory_bytes=reader.size(where, item),
             mig=reader.truth(where, item, "mig"),
+            minor=reader.number(where, item, "minor"),
         )
         for where, item in items
     )

@@ -13,7 +13,7 @@ One line a thing, words quoted as in a shell:
 What must be read from it stands beside it:
 
     ## node 0 cpus=0-3 mem=1024 dist="10 20"    mem in KiB; in order, all of them
-    ## gpu 0 0000:01:00.0 numa=0 uuid=GPU-1 name="NVIDIA H200" cc=9.0 mig
+    ## gpu 0 0000:01:00.0 numa=0 uuid=GPU-1 name="NVIDIA H200" cc=9.0 minor=0 mig
     ## nic mlx5_0 0000:02:00.0 numa=0 rdma
     ## nodes none        () in place of nodes; `null`, not known; the same for gpus and nics
     ## driver 580.159.03
@@ -194,4 +194,5 @@ def _gpu(plain: list[str], named: dict[str, str]) -> Gpu:
         name=named.get("name"),
         compute_capability=named.get("cc"),
         mig=True if "mig" in plain else None,
+        minor=int(named["minor"]) if "minor" in named else None,
     )

@@ -31,6 +31,7 @@ class DriverGpu:
     excluded: bool = False
     memory_node: int | None = None
     mig: bool | None = None
+    minor: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,7 @@ def _driver_gpu(sysroot: Sysroot, directory: str) -> DriverGpu:
         excluded=values.get("GPU Excluded") == "Yes",
         memory_node=to_number(status.get("Node")) if status.get("Status") == "online" else None,
         mig=True if minor and slices else None,
+        minor=to_number(minor),
     )
 
 
@@ -111,6 +113,7 @@ def read_gpus(
                 name=facts.name,
                 compute_capability=compute_capability(device.device if device else None, facts.name),
                 mig=facts.mig,
+                minor=facts.minor,
             )
         )
     return tuple(found), driver
