@@ -1,6 +1,6 @@
 """What single texts mean: the wording of the engine's versions, collected; each within a start that goes well."""
 
-# ruff: noqa: E501  (lines of logs are as long as they are)
+# ruff: noqa: E501, RUF005  (lines of logs are as long as they are, and are added up)
 from __future__ import annotations
 
 import pytest
