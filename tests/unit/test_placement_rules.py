@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pd_units.engines.options import Program
@@ -153,7 +155,11 @@ def test_the_table_of_kernel_flags() -> None:
         "SGLANG_SM120_MMA_FLASHMLA": "1",
         "SGLANG_SM120_TRITON_INDEXER": "1",
     }
-    for flag in flags.values():
+    page = (Path(__file__).resolve().parents[2] / "docs/reference/deployment-file.md").read_text(
+        encoding="utf-8"
+    )
+    for name, flag in flags.items():
+        assert f"| `{name}` |" in page, "the reference lists every flag"
         assert flag.seed is None or not flag.values or flag.seed in flag.values
 
 
