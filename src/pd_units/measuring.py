@@ -19,7 +19,6 @@ from pd_units.errors import HostError
 from pd_units.index import Index, IndexUnit
 from pd_units.naming import Names
 from pd_units.observe import UnitReport, UnitState
-from pd_units.ports import UnitStatus
 from pd_units.verification import Verification, Wanted, verification_from_json, verify
 from pd_units.waiting import DeploymentReport
 
@@ -53,7 +52,7 @@ def _placement(
         return Verification(verified=None, reason=_NOTHING_PINNED)
     if not unit.status.main_pid or unit.state not in (UnitState.READY, UnitState.STARTING):
         return Verification(verified=None, reason=_NOT_RUNNING)
-    found = measure_unit(declared, unit.status, addresses) if measure else None
+    found = measure_unit(declared, unit.status.main_pid, addresses) if measure else None
     if found is None:
         kept = read_placement(names, declared.unit, unit.status.invocation_id)
         return kept or Verification(verified=None, reason=_NO_RIGHTS)
@@ -75,10 +74,10 @@ def wanted_of(declared: IndexUnit) -> Wanted:
 
 
 def measure_unit(
-    declared: IndexUnit, status: UnitStatus, addresses: Mapping[int, str] | None
+    declared: IndexUnit, main_pid: int, addresses: Mapping[int, str] | None
 ) -> Verification | None:
     """The placement of a running unit; None if this user may not read its processes."""
-    processes, complete = read_processes(status.main_pid, addresses, flags=declared.environment)
+    processes, complete = read_processes(main_pid, addresses, flags=declared.environment)
     if not complete:
         return None
     wanted = wanted_of(declared)
@@ -108,12 +107,12 @@ def read_placement(names: Names, unit: str, invocation_id: str) -> Verification 
     return verification_from_json(value)
 
 
-def measure_and_keep(index: Index, unit: str, status: UnitStatus) -> Verification | None:
+def measure_and_keep(index: Index, unit: str, invocation_id: str, main_pid: int) -> Verification | None:
     """Measure a unit that has just become ready, and keep the result; None if nothing is pinned."""
     declared = next((each for each in index.units if each.unit == unit), None)
-    if declared is None or not wanted_of(declared).pinned or not status.main_pid:
+    if declared is None or not wanted_of(declared).pinned or not main_pid:
         return None
-    found = measure_unit(declared, status, gpu_addresses())
+    found = measure_unit(declared, main_pid, gpu_addresses())
     if found is not None:
-        write_placement(index.names, unit, status.invocation_id, found)
+        write_placement(index.names, unit, invocation_id, found)
     return found

@@ -159,7 +159,7 @@ def connect() -> Manager | None:
 def parse_task(args: Sequence[str]) -> tuple[str, Task]:
     """The command and its task, from argv and systemd's variables."""
     parser = argparse.ArgumentParser(prog="pd_units.supervise", allow_abbrev=False)
-    parser.add_argument("command", choices=("gate", "watch", "record"))
+    parser.add_argument("command", choices=("gate", "watch", "record", "measure"))
     parser.add_argument("--deployment", required=True)
     parser.add_argument("--unit", required=True)
     parser.add_argument("--role", type=Role, default=Role.ROUTER)
@@ -195,6 +195,10 @@ def main(args: Sequence[str]) -> int:
         from pd_units.supervise.record import record
 
         return record(task, os.environ)
+    if command == "measure":
+        from pd_units.supervise.measure import measure
+
+        return measure(task)
     stop = Stop()
     if command == "gate":
         from pd_units.supervise.gate import pass_gate
@@ -208,6 +212,10 @@ def main(args: Sequence[str]) -> int:
         from pd_units.supervise.backend import watch_backend
 
         code = watch_backend(task, stop)
+        if code == EX_OK:
+            from pd_units.supervise.measure import measure_beside
+
+            measure_beside(task)
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     os._exit(code)  # a start is waiting: no time for the interpreter's own teardown
