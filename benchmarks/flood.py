@@ -34,7 +34,7 @@ def batches(count: int) -> Iterator[str]:
     for n in range(count):
         yield (
             f"[2026-01-02 03:04:{n % 60:02d} TP0] Decode batch, #running-req: {n % 32}, #token: {n}, token "
-            f"usage: 0.{n % 100:02d}, cuda graph: True, gen throughput (token/s): {n * 1.37:.2f}, #queue-req: 0"
+            f"usage: 0.{n % 100:02d}, cuda graph: True, gen throughput (token/s): {n * 1.37:.2f}, #queue: 0"
         )
 
 
@@ -122,9 +122,7 @@ def journal_ratios(lines: list[str], classified: float) -> bool:
     """Print the ratios to journald; False if one misses its goal."""
     mark = f"flood-{uuid.uuid4().hex[:8]}"
     intake = intake_rate(lines, mark)
-    print(
-        f"journald takes in      {intake:12,.0f} lines/s   classified {classified / intake:5.1f} times as fast"
-    )
+    print(f"journald takes in      {intake:12,.0f} lines/s   classified {classified / intake:5.1f} times it")
     raw, count = reading_rate(mark)
     if not count:
         print("the journal could not be read back: no ratio to reading")
