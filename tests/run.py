@@ -27,7 +27,7 @@ VENV = ROOT / ".cache" / "venv"
 PYTHON = VENV / "bin" / "python"
 
 from rig.box import Box, BoxError  # noqa: E402  (tests/ is on the path because this script lies there)
-from rig.host import SYSTEM_PYTHON, install_missing_packages  # noqa: E402
+from rig.host import MACHINE_NEEDS, NEEDS, SYSTEM_PYTHON, install_missing_packages  # noqa: E402
 from rig.product import build_wheels, image_for  # noqa: E402
 
 DEMO_SYSTEMD = 257
@@ -172,7 +172,7 @@ def all_tests(*, fast: bool, more: list[str]) -> int:
     """Every check; goes on after a failure, so that one run shows all. Returns: the exit code."""
     if not fast:
         need_root()
-        install_missing_packages()
+        install_missing_packages({**NEEDS, **MACHINE_NEEDS})
     make_venv(["hatchling>=1.21", "pytest-xdist>=3.5", "-e", ".[dev]"], (3, 11))
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("PYTHONHOME", None)

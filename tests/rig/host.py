@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 DEFAULT_MIRROR = "http://deb.debian.org/debian"
@@ -21,6 +22,8 @@ NEEDS = {
     "python3-pydbus": "import pydbus",
     "python3-systemd": "import systemd.journal",
 }
+# The two-NUMA-node machine of tests/numa needs these as well.
+MACHINE_NEEDS = {"qemu-system-x86": "qemu-system-x86_64", "e2fsprogs": "mke2fs"}
 SYSTEM_PYTHON = "/usr/bin/python3"  # the one that the distribution's python3-* packages serve
 
 
@@ -30,13 +33,14 @@ def _present(probe: str) -> bool:
     return Path(probe).exists() if probe.startswith("/") else shutil.which(probe) is not None
 
 
-def missing_packages() -> list[str]:
-    return [package for package, probe in NEEDS.items() if not _present(probe)]
+def missing_packages(needs: Mapping[str, str] = NEEDS) -> list[str]:
+    """Packages of `needs` that are not here."""
+    return [package for package, probe in needs.items() if not _present(probe)]
 
 
-def install_missing_packages() -> None:
+def install_missing_packages(needs: Mapping[str, str] = NEEDS) -> None:
     """Installs by apt what is missing, and says so. Raises: CalledProcessError, or SystemExit without apt."""
-    missing = missing_packages()
+    missing = missing_packages(needs)
     if not missing:
         return
     if shutil.which("apt-get") is None:
