@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pd_units.errors import Fault
 from pd_units.model_fields import Faults, join_key
 from pd_units.model_types import ArgValue, Deployment, Instance
-from pd_units.naming import Role
 from pd_units.sm120 import lint_flags
 
 _SECRET_WORD = re.compile(
@@ -263,8 +262,3 @@ def _lint_router(deployment: Deployment) -> Iterator[Fault]:
         )
     if router.port < 1024 and (router.user or deployment.engine.user) not in ("root", "0"):
         yield Fault("router.port", f"port {router.port} is below 1024, which only root may open")
-
-
-def instances_of(deployment: Deployment, role: Role) -> tuple[Instance, ...]:
-    """The instances of one role."""
-    return tuple(each for each in deployment.instances if each.role is role)

@@ -60,10 +60,6 @@ class UnitFile:
         return tuple(dict.fromkeys(entry.key for entry in self.entries if entry.section == section))
 
     @property
-    def sections(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(entry.section for entry in self.entries))
-
-    @property
     def environment(self) -> dict[str, str]:
         """What Environment= gives a process: later assignments win, `%%` is undone."""
         found: dict[str, str] = {}
@@ -72,10 +68,6 @@ class UnitFile:
                 name, _, text = word.replace("%%", "%").partition("=")
                 found[name] = text
         return found
-
-    def with_drop_ins(self, drop_ins: Iterable[UnitFile]) -> UnitFile:
-        """The unit as systemd sees it with drop-ins, which must come sorted by file name."""
-        return UnitFile(self.entries + tuple(entry for drop_in in drop_ins for entry in drop_in.entries))
 
 
 @dataclass(frozen=True, slots=True)

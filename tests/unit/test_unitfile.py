@@ -28,7 +28,7 @@ Odd = spaced
 
 def test_keeps_order_repeats_and_lines() -> None:
     unit = parse_unit(UNIT)
-    assert unit.sections == ("Unit", "Service")
+    assert {entry.section for entry in unit.entries} == {"Unit", "Service"}
     assert unit.values("Unit", "After") == ("b.service c.service",)
     assert unit.last("Unit", "Description") == "a thing"
     assert [entry.line for entry in unit.entries][:4] == [4, 6, 7, 8]
@@ -46,11 +46,12 @@ def test_later_assignments_of_a_variable_win() -> None:
     assert parse_unit(UNIT).environment == {"A": "3", "B": "two words"}
 
 
-def test_drop_ins_append_and_reset() -> None:
-    base = parse_unit("[Service]\nExecStart=/bin/a\nEnvironment=A=1\n")
-    merged = base.with_drop_ins([parse_unit("[Service]\nExecStart=\nExecStart=/bin/b\nEnvironment=A=2\n")])
-    assert merged.values("Service", "ExecStart") == ("/bin/b",)
-    assert merged.environment == {"A": "2"}
+def test_an_empty_assignment_resets_a_list() -> None:
+    unit = parse_unit(
+        "[Service]\nExecStart=/bin/a\nEnvironment=A=1\nExecStart=\nExecStart=/bin/b\nEnvironment=A=2\n"
+    )
+    assert unit.values("Service", "ExecStart") == ("/bin/b",)
+    assert unit.environment == {"A": "2"}
 
 
 def test_a_trailing_backslash_joins() -> None:
