@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
-from pd_units.diagnosis import Cause, Classifier, load_rules
+from pd_units.diagnosis import NOT_RETRIED, Cause, Classifier, load_rules
 from pd_units.engines.patterns import PatternError, compile_pattern
 from pd_units.errors import DeploymentError, ExitCode
 from pd_units.evidence import Strength
@@ -191,3 +192,13 @@ def test_worst_lines_are_bounded_for_every_shipped_pattern():
             began = time.process_time()
             classifier.feed(line[:4096])
             assert time.process_time() - began < 1.0, rule.name
+
+
+def test_documented_causes_are_the_shipped_ones():
+    """docs/reference/causes.md says what the rules say."""
+    text = (Path(__file__).parents[2] / "docs/reference/causes.md").read_text(encoding="utf-8")
+    for cause in Cause:
+        if cause is Cause.NONE:
+            continue
+        name = f"**{cause}**" if cause in NOT_RETRIED else str(cause)
+        assert f"| {name} | {RULES.summary[cause]} | {RULES.advice[cause]} |" in text
