@@ -18,8 +18,8 @@ HTTP_GAP_S = 60.0
 SETTLE_SYMPTOM_S = 8.0
 # After a decisive text, a more specific one may follow within the same traceback.
 SETTLE_DECISIVE_S = 1.0
-# After the process ended, its last lines may still be on their way to the journal. The recorder of ends, which
-# names the cause, waits for those; this is only for a phase or a cause that is nearly there.
+# After the process ended, its last lines may still be on their way to the journal. The recorder of ends waits
+# for those, and names the cause; this is only for a phase or a cause that is nearly there.
 SETTLE_EXIT_S = 0.05
 
 

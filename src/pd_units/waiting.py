@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pd_units.adapters.http import fetch
+from pd_units.adapters.http import Answer, Request, fetch
 from pd_units.adapters.procfs import command_line
 from pd_units.errors import ExitCode
 from pd_units.index import Index, IndexUnit
@@ -18,6 +18,7 @@ from pd_units.router_api import SMOKE_BODY, SMOKE_TIMEOUT_S, generated, missing_
 from pd_units.verdicts import EndOfLife
 
 _LOOK_S = 0.5
+_SMOKE_LOOK_S = 0.3
 # After a first failure, others that are ending just then are given this long to say why.
 _SETTLE_S = 3.0
 
@@ -79,29 +80,55 @@ class DeploymentReport:
 
 
 class SmokeTests:
-    """Remembers, for one call of a verb, which backends' invocations a generation went through."""
+    """The generations sent through routers during one call of a verb, and what came back.
+
+    A generation can take two minutes; `ask` does not block for longer than it is told, so that whoever waits
+    for it can say so meanwhile.
+    """
 
     def __init__(self) -> None:
         self._passed: dict[str, dict[str, str]] = {}
+        self._asked: dict[str, tuple[dict[str, str], Request]] = {}
 
     def passed(self, router: str, invocations: dict[str, str]) -> bool:
         """Whether a generation of ours went through these invocations."""
         return self._passed.get(router) == invocations
 
-    def remember(self, router: str, invocations: dict[str, str]) -> None:
-        """A generation went through."""
-        self._passed[router] = invocations
+    def ask(
+        self,
+        router: IndexUnit,
+        headers: Mapping[str, str],
+        invocations: dict[str, str],
+        *,
+        wait_s: float,
+    ) -> Answer | None:
+        """What came back through these invocations; None if nothing did within `wait_s`: ask again later."""
+        asked_of, request = self._asked.get(router.unit, (None, None))
+        if request is None or asked_of != invocations:
+            url = f"{router.url}/generate"
+            request = Request(url, "POST", SMOKE_BODY, headers, timeout_s=SMOKE_TIMEOUT_S).start()
+            self._asked[router.unit] = (invocations, request)
+        answer = request.wait(wait_s)
+        if answer is None:
+            return None
+        del self._asked[router.unit]
+        if generated(answer):
+            self._passed[router.unit] = invocations
+        return answer
 
 
 def observe_deployment(
-    manager: Manager, index: Index, smoke: SmokeTests, *, smoke_timeout_s: float = SMOKE_TIMEOUT_S
+    manager: Manager, index: Index, smoke: SmokeTests, *, smoke_wait_s: float = SMOKE_TIMEOUT_S
 ) -> DeploymentReport:
-    """A deployment as it is now. Asks the router, and sends one generation if its backends are new to it."""
+    """A deployment as it is now. Asks the router, and sends one generation if its backends are new to it.
+
+    Waits for that generation for at most `smoke_wait_s`.
+    """
     units = tuple(observe_unit(manager, index, declared) for declared in index.units)
     router = None
     if index.router is not None:
         report = next(unit for unit in units if unit.unit == index.router.unit)
-        router = _router_view(index, index.router, report, units, smoke, smoke_timeout_s)
+        router = _router_view(index, index.router, report, units, smoke, smoke_wait_s)
     return DeploymentReport(index=index, units=units, router=router)
 
 
@@ -111,7 +138,7 @@ def _router_view(
     report: UnitReport,
     units: Sequence[UnitReport],
     smoke: SmokeTests,
-    smoke_timeout_s: float,
+    smoke_wait_s: float,
 ) -> RouterView:
     if report.state is not UnitState.READY:
         return RouterView(
@@ -145,15 +172,15 @@ def _router_view(
         return RouterView(unit=declared.unit, ready=True, workers=counts, smoke="passed")
     if smoke.passed(declared.unit, invocations):
         return RouterView(unit=declared.unit, ready=True, workers=counts, smoke="passed")
-    answer = fetch(
-        f"{declared.url}/generate", method="POST", body=SMOKE_BODY, headers=headers, timeout_s=smoke_timeout_s
-    )
-    if generated(answer):
-        smoke.remember(declared.unit, invocations)
+    returned = smoke.ask(declared, headers, invocations, wait_s=smoke_wait_s)
+    if returned is not None and generated(returned):
         return RouterView(unit=declared.unit, ready=True, workers=counts, smoke="passed")
-    why = answer.error or f"{answer.status}: {answer.body[:160].decode('utf-8', 'replace')}"
+    why = "asked, no answer yet"
+    if returned is not None:
+        why = returned.error or f"{returned.status}: {returned.body[:160].decode('utf-8', 'replace')}"
     detail = f"backends restarted, and no generation comes back yet: {why}"
-    return RouterView(unit=declared.unit, ready=False, workers=counts, smoke="failed", detail=detail)
+    smoked = "failed" if returned is not None else "under way"
+    return RouterView(unit=declared.unit, ready=False, workers=counts, smoke=smoked, detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,10 +219,7 @@ def wait_until_ready(
     manager.watch([unit.unit for index in indexes for unit in index.units])
     while True:
         reports = tuple(
-            observe_deployment(
-                manager, index, smoke, smoke_timeout_s=_smoke_time(deadline - clock.monotonic())
-            )
-            for index in indexes
+            observe_deployment(manager, index, smoke, smoke_wait_s=_SMOKE_LOOK_S) for index in indexes
         )
         seen(reports)
         units = [unit for report in reports for unit in report.units if selected(unit)]
@@ -221,10 +245,6 @@ def wait_until_ready(
 
 def _ending(units: Iterable[UnitReport]) -> bool:
     return any(unit.status.active_state is ActiveState.DEACTIVATING for unit in units)
-
-
-def _smoke_time(left_s: float) -> float:
-    return max(1.0, min(SMOKE_TIMEOUT_S, left_s))
 
 
 def _is_ready(report: DeploymentReport, selected: Select, *, routed: bool = False) -> bool:
@@ -259,7 +279,7 @@ def wait_until_serving(
     smoke = SmokeTests()
     manager.watch(units)
     while True:
-        report = observe_deployment(manager, index, smoke, smoke_timeout_s=_smoke_time(timeout_s))
+        report = observe_deployment(manager, index, smoke, smoke_wait_s=_SMOKE_LOOK_S)
         seen((report,))
         if any(unit.unit in units and serves(report, unit) for unit in report.units):
             return Outcome(exit_code=ExitCode.OK, message="serving", reports=(report,))

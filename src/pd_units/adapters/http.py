@@ -61,8 +61,9 @@ class Request:
             lines += ["Content-Type: application/json", f"Content-Length: {len(self.body)}"]
         self._out = "\r\n".join([*lines, "", ""]).encode() + self.body
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+        kind = socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         try:
+            self._socket = socket.socket(family, kind)
             self._socket.connect((host, port))
         except BlockingIOError:
             pass
@@ -94,6 +95,15 @@ class Request:
         except OSError as error:
             return self._finish(Answer(None, error=error.strerror or str(error)))
         return None
+
+    def wait(self, timeout_s: float) -> Answer | None:
+        """Go on for at most `timeout_s`; the answer, if it is complete by then."""
+        until = time.monotonic() + timeout_s
+        while self.step() is None and (left := until - time.monotonic()) > 0:
+            poll = select.poll()
+            poll.register(self, self.events())
+            poll.poll(1000 * min(left, max(0.0, self._deadline - time.monotonic()) + 0.01))
+        return self.answer
 
     def _send(self) -> None:
         assert self._socket is not None
@@ -175,9 +185,6 @@ def fetch(
 ) -> Answer:
     """One request, waited for. Never raises: an unreachable server is an Answer without a status."""
     request = Request(url, method, body, headers or {}, timeout_s).start()
-    while request.answer is None:
-        poll = select.poll()
-        poll.register(request, request.events() | select.POLLERR | select.POLLHUP)
-        poll.poll(200)
-        request.step()
-    return request.answer
+    while (answer := request.wait(timeout_s)) is None:
+        pass  # its own deadline ends it
+    return answer

@@ -169,7 +169,7 @@ class LifeReader:
 
     # ---------------------------------------------------------------------------------------- new entries
     def fileno(self) -> int:
-        """A descriptor that becomes readable when the journal changes (up to 250 ms late); -1: there is none."""
+        """A descriptor that is readable when the journal changed (up to 250 ms late); -1: there is none."""
         try:
             return int(self._reader.fileno()) if self._reader is not None else -1
         except OSError:

@@ -106,7 +106,7 @@ def control_group_pids(pid: int) -> set[int]:
 
 
 def listeners(pid: int, port: int) -> dict[int, bytes]:
-    """TCP sockets that listen on `port` in the network namespace of `pid`: inode -> address (4 or 16 bytes)."""
+    """TCP sockets that listen on `port` where `pid` lives: inode -> address (4 or 16 bytes)."""
     found = {}
     for name in ("tcp", "tcp6"):
         for line in _lines(PROC / str(pid) / "net" / name)[1:]:

@@ -169,9 +169,8 @@ class _Run:
     def __init__(self, prepared: Prepared, manager: Manager, how: How) -> None:
         self._prepared, self._goal, self._manager, self._how = prepared, prepared.goal, manager, how
         self._clock = SystemClock()
-        self._installer = Installer(
-            manager, self._clock, _say, Progress(self._clock), timeout_s=how.timeout_s
-        )
+        progress = Progress(self._clock)
+        self._installer = Installer(manager, self._clock, progress.say, progress, timeout_s=how.timeout_s)
 
     def install(self) -> Installed:
         """What came of it. Raises: PdUnitsError."""

@@ -83,9 +83,8 @@ def _restart(
             index=index_to_json(index),
         )
         begin_operation(names, operation)
-    stepper = Stepper(
-        manager, clock, lambda line: click.echo(line, err=True), Progress(clock), timeout_s=timeout_s
-    )
+    progress = Progress(clock)
+    stepper = Stepper(manager, clock, progress.say, progress, timeout_s=timeout_s)
     try:
         outcome = stepper.run(index, steps, {})
     except KeyboardInterrupt as error:

@@ -72,9 +72,8 @@ def command(
 
 def _roll_back(goal: Goal, manager: Manager, timeout_s: float | None) -> Installed:
     clock = SystemClock()
-    installer = Installer(
-        manager, clock, lambda line: click.echo(line, err=True), Progress(clock), timeout_s=timeout_s
-    )
+    progress = Progress(clock)
+    installer = Installer(manager, clock, progress.say, progress, timeout_s=timeout_s)
     leave(goal.names, goal.index.generation, at=clock.wall())
     try:
         return conclude(goal, installer.apply(goal), clock)

@@ -46,7 +46,7 @@ def command(names: tuple[str, ...], watch: bool, state_code: bool, as_json: bool
 
 def _look(manager: Manager, indexes: tuple[Index, ...], smoke: SmokeTests) -> tuple[DeploymentReport, ...]:
     return tuple(
-        with_placement(_with_operation(observe_deployment(manager, index, smoke, smoke_timeout_s=_SMOKE_S)))
+        with_placement(_with_operation(observe_deployment(manager, index, smoke, smoke_wait_s=_SMOKE_S)))
         for index in indexes
     )
 

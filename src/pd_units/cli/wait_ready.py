@@ -58,7 +58,12 @@ def command(
     clock = SystemClock()
     total_s = timeout if timeout is not None else max(index.timeout_s for index in indexes) + ROUTER_S
     outcome = wait_until_ready(
-        manager, indexes, timeout_s=total_s, clock=clock, seen=Progress(clock), selected=selected
+        manager,
+        indexes,
+        timeout_s=total_s,
+        clock=clock,
+        seen=Progress(clock, selected=selected),
+        selected=selected,
     )
     reports = [with_placement(report, measure=False) for report in outcome.reports]
     obj = envelope(outcome.exit_code, outcome.message, deployments=[report.to_json() for report in reports])
