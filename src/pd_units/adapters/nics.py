@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pd_units.adapters.pci import PciFunction, node_of, pci_address_of
+from pd_units.adapters.pci import PciFunction, online_node_of, pci_address_of
 from pd_units.adapters.sysroot import Sysroot
 from pd_units.topology import Nic, NumaNode
 
@@ -19,7 +19,10 @@ def is_network(kind: int) -> bool:
 
 
 def read_nics(
-    sysroot: Sysroot, functions: Sequence[PciFunction] | None, nodes: Sequence[NumaNode] | None
+    sysroot: Sysroot,
+    functions: Sequence[PciFunction] | None,
+    nodes: Sequence[NumaNode] | None,
+    notes: list[str],
 ) -> tuple[Nic, ...] | None:
     """Devices by name; None where neither device classes nor a PCI bus are shown.
 
@@ -32,12 +35,12 @@ def read_nics(
     nics = []
     for (word, name), directory in found.items():
         address = pci_address_of(directory.rpartition("/")[2])
-        numa = node_of(sysroot, directory, nodes)
+        numa = online_node_of(sysroot, directory, nodes, name, notes)
         nics.append(Nic(name=name, pci_address=address, numa=numa, rdma=_CLASSES[word]))
     named = {nic.pci_address for nic in nics}
     for each in functions or ():
         if each.kind == _INFINIBAND and each.address not in named:
-            numa = node_of(sysroot, each.directory, nodes)
+            numa = online_node_of(sysroot, each.directory, nodes, f"the NIC at {each.address}", notes)
             nics.append(Nic(name=each.address, pci_address=each.address, numa=numa))
     return tuple(sorted(nics, key=lambda nic: (nic.name, nic.pci_address or "")))
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pd_units.adapters.pci import PciFunction, node_of, pci_address_of
+from pd_units.adapters.pci import BUS, PciFunction, online_node_of, pci_address_of
 from pd_units.adapters.sysroot import Sysroot, to_number
 from pd_units.gpu_models import compute_capability
 from pd_units.topology import Gpu, NumaNode, parse_pci_address
@@ -102,6 +102,7 @@ def read_gpus(
     found = []
     for index, address in enumerate(sorted(counted, key=parse_pci_address)):
         device, facts = devices.get(address), says.get(address, DriverGpu())
+        directory = device.directory if device else sysroot.resolve(f"{BUS}/{address}")
         if facts.memory_node is not None:
             notes.append(f"NUMA node {facts.memory_node} is the memory of GPU {index}")
         found.append(
@@ -109,7 +110,7 @@ def read_gpus(
                 index=index,
                 uuid=facts.uuid,
                 pci_address=address,
-                numa=_numa_of(sysroot, address, device, nodes, notes),
+                numa=online_node_of(sysroot, directory, nodes, f"the GPU at {address}", notes),
                 name=facts.name,
                 compute_capability=compute_capability(device.device if device else None, facts.name),
                 mig=facts.mig,
@@ -139,22 +140,6 @@ def _left_out(
             reasons[address] = "is excluded by the driver"
     notes += [f"the GPU at {address} {why}: not counted" for address, why in sorted(reasons.items())]
     return set(reasons)
-
-
-def _numa_of(
-    sysroot: Sysroot,
-    address: str,
-    device: PciFunction | None,
-    nodes: Sequence[NumaNode] | None,
-    notes: list[str],
-) -> int | None:
-    """The GPU's node, if it is one that is online."""
-    directory = device.directory if device is not None else sysroot.resolve(f"sys/bus/pci/devices/{address}")
-    node = node_of(sysroot, directory, nodes)
-    if node is not None and nodes and node not in {each.id for each in nodes}:
-        notes.append(f"the GPU at {address} is on NUMA node {node}, which is not online: node not known")
-        return None
-    return node
 
 
 def _note_missing(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pd_units.adapters.sysroot import Sysroot, to_number
 from pd_units.topology import NumaNode, normalise_pci_address, parse_cpu_list, parse_cpu_mask
 
-_BUS = "sys/bus/pci/devices"
+BUS = "sys/bus/pci/devices"
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 _PLATFORM_DEPTH = 2
 _ROOT = re.compile(r"pci[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}")
@@ -39,10 +39,10 @@ def pci_address_of(name: str) -> str | None:
 
 def read_functions(sysroot: Sysroot, wanted: Callable[[int], bool]) -> tuple[PciFunction, ...] | None:
     """The functions whose kind is `wanted`, in the order of their names; None where no PCI bus is shown."""
-    directories = [(name, sysroot.resolve(f"{_BUS}/{name}")) for name in sysroot.names(_BUS)]
+    directories = [(name, sysroot.resolve(f"{BUS}/{name}")) for name in sysroot.names(BUS)]
     if not directories:
         directories = sorted(_walk(sysroot))
-    if not directories and not sysroot.is_directory(_BUS):
+    if not directories and not sysroot.is_directory(BUS):
         return None
     found = (_read_function(sysroot, name, directory, wanted) for name, directory in directories)
     return tuple(function for function in found if function is not None)
@@ -134,6 +134,18 @@ def node_of(sysroot: Sysroot, directory: str, nodes: Sequence[NumaNode] | None) 
             return node if node is not None and node >= 0 else None
         place = place.rpartition("/")[0]
     return _node_of_cpus(_local_cpus(sysroot, directory), nodes or ())
+
+
+def online_node_of(
+    sysroot: Sysroot, directory: str, nodes: Sequence[NumaNode] | None, what: str, notes: list[str]
+) -> int | None:
+    """As node_of, but None for a node that is not online: nothing can be bound to it. `what` names the
+    device in the note that says so."""
+    node = node_of(sysroot, directory, nodes)
+    if node is not None and nodes and node not in {each.id for each in nodes}:
+        notes.append(f"{what} is on NUMA node {node}, which is not online: node not known")
+        return None
+    return node
 
 
 def _local_cpus(sysroot: Sysroot, directory: str) -> frozenset[int]:

@@ -23,11 +23,12 @@ def read_topology(sysroot: Path = Path("/")) -> HostTopology:
     version = driver.version if driver is not None else None
     if tree.is_host and (seen := nvml.read_nvml()) is not None:
         gpus, version = _with_nvml(gpus, seen.gpus), seen.driver or version
+    nics = read_nics(tree, functions, nodes, notes)
     notes += _unknown(gpus or (), several_nodes=len(nodes or ()) > 1)
     return HostTopology(
         numa_nodes=nodes,
         gpus=gpus,
-        nics=read_nics(tree, functions, nodes),
+        nics=nics,
         driver=version,
         notes=tuple(notes),
     )
