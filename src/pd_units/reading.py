@@ -162,6 +162,8 @@ class Reading:
             phase = life.phase.of(tag)
             cause = place_out_of_memory(self.rules, window, frames, phase.name if phase else None)
         life.hit(rule, cause, rule.strength, line, window, self.at)
+        if rule.last_word:
+            life.thrown_at = self.at
 
     def _note_exits(self, body: str, line: int) -> None:
         life = self.life
@@ -204,7 +206,7 @@ class Reading:
         if not self._cut_lives:
             return
         self.lives += 1
-        self.life = Life(self.rules, first_line=line)
+        self.life = Life(self.rules, first_line=line, resembles=self.life.is_ours)
         self._tracebacks = Tracebacks()
 
     def _manager_said(self, said: ManagerLine, body: str, line: int) -> None:

@@ -329,3 +329,33 @@ def test_exit_status_alone(status, verdict, cause):
 
 def test_sigkill_after_a_symptom_is_the_engines_own():
     assert diagnose(TO_LOAD + SIGQUIT, "SIGKILL").cause == "unknown"
+
+
+def test_a_plain_sentence_at_the_end_is_the_last_word():
+    sentence = "Failed to initialize the engine: CUDA out of memory"
+    assert diagnose([*TO_LOAD, sentence]).cause == "oom-weights"
+    assert diagnose([*TO_LOAD, sentence, *LOADED]).verdict == "starting"
+
+
+def test_prefill_that_cannot_register_is_no_start():
+    text = stamp("Prefill instance failed to register to bootstrap server after 5 retries")
+    assert diagnose([*TO_HTTP, text, *READY]).cause == "disaggregation"
+
+
+def test_taken_bootstrap_port_is_a_warning():
+    diagnosis = diagnose([*TO_HTTP, stamp("Server error: [Errno 98] Address already in use"), *READY])
+    assert (diagnosis.verdict, [warning.name for warning in diagnosis.warnings]) == (
+        "ready",
+        ["bootstrap-port"],
+    )
+
+
+def test_container_that_starts_again():
+    banner = [
+        "==========",
+        "== CUDA ==",
+        "==========",
+        "Container image Copyright (c) 2016-2023, NVIDIA CORPORATION",
+    ]
+    assert diagnose(TO_HTTP + READY + banner).verdict == "starting"
+    assert diagnose(TO_LOAD + SIGQUIT + banner + TO_LOAD).verdict == "starting"

@@ -45,7 +45,7 @@ _KEYS: Mapping[str, frozenset[str]] = {
     "failure": frozenset(
         {
             "name", "patterns", "strength", "cause", "rank", "unless", "only_exception",
-            "survives_ready", "deliberate", "self_kill",
+            "survives_ready", "deliberate", "self_kill", "last_word",
         }
     ),
     "exception": frozenset({"name", "cause", "rank", "types", "frames", "last_frame", "phase"}),
@@ -347,6 +347,7 @@ def _failure(file: _File, table: Mapping[str, Any]) -> FailureRule:
         survives_ready=file.flag(table, "survives_ready", rule),
         deliberate=file.flag(table, "deliberate", rule),
         self_kill=file.flag(table, "self_kill", rule),
+        last_word=file.flag(table, "last_word", rule),
         source=file.source,
     )
 

@@ -51,7 +51,8 @@ class FailureRule:
     """A text, how much it proves, and the cause it names; `cause` None: placed by frames and phase.
 
     `survives_ready`: still a failure where the ready line follows it. `deliberate`: a requested stop prints
-    it too. `self_kill`: the engine kills itself after it, so that SIGKILL proves nothing more.
+    it too. `self_kill`: the engine kills itself after it, so that SIGKILL proves nothing more. `last_word`:
+    a failure where nothing moves after it.
     """
 
     name: str
@@ -64,6 +65,7 @@ class FailureRule:
     survives_ready: bool = False
     deliberate: bool = False
     self_kill: bool = False
+    last_word: bool = False
     source: str = ""
 
 
