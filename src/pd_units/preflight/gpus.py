@@ -25,7 +25,7 @@ from pd_units.preflight.base import (
 )
 from pd_units.preflight.drop_ins import overrides_of
 from pd_units.preflight.system import check_overrides
-from pd_units.topology import format_cpu_list
+from pd_units.topology import Gpu, format_cpu_list
 
 _DRIVER = Path("/proc/driver/nvidia")
 _PCI = Path("/sys/bus/pci/devices")
@@ -68,8 +68,7 @@ def _device_nodes(subject: Subject) -> Iterable[Check]:
     wanted = [Path("/dev/nvidiactl"), Path("/dev/nvidia-uvm")]
     for index in sorted({gpu for unit in subject.backends for gpu in unit.gpus}):
         gpu = subject.topology.gpu(index)
-        minor = _minor(gpu.pci_address) if gpu is not None and gpu.pci_address else None
-        if minor is not None:
+        if gpu is not None and (minor := _minor(gpu)) is not None:
             wanted.append(Path(f"/dev/nvidia{minor}"))
     missing = [str(path) for path in wanted if not path.exists()]
     if missing:
@@ -83,10 +82,13 @@ def _device_nodes(subject: Subject) -> Iterable[Check]:
             yield bad("gpu", f"{user} may not use {', '.join(closed)}", advice)
 
 
-def _minor(address: str) -> str | None:
-    """Number of a GPU's device node."""
-    match = re.search(r"^Device Minor:\s*(\d+)", text_of(_DRIVER / "gpus" / address / "information"), re.M)
-    return match[1] if match else None
+def _minor(gpu: Gpu) -> int | None:
+    """Number of a GPU's device node; a topology file may be without it."""
+    if gpu.minor is not None or gpu.pci_address is None:
+        return gpu.minor
+    text = text_of(_DRIVER / "gpus" / gpu.pci_address / "information")
+    match = re.search(r"^Device Minor:\s*(\d+)", text, re.M)
+    return int(match[1]) if match else None
 
 
 def _nvswitch(subject: Subject) -> Iterable[Check]:

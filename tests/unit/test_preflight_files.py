@@ -1,0 +1,140 @@
+"""What preflight reads: model files, environment files, drop-ins. Whatever is there, it has words for it."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pd_units.preflight import drop_ins
+from pd_units.preflight.base import gib, some
+from pd_units.preflight.environment import assignments
+from pd_units.preflight.model_files import inspect_model
+
+SIZE = 4096
+
+
+def safetensors(size: int = SIZE) -> bytes:
+    header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(size)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text('{"architectures": ["DeepseekV4ForCausalLM"]}')
+    names = [f"model-{number:05}-of-00003.safetensors" for number in range(1, 4)]
+    for name in names:
+        (tmp_path / name).write_bytes(safetensors())
+    index = {
+        "metadata": {"total_size": 3 * SIZE},
+        "weight_map": {f"w{n}": name for n, name in enumerate(names)},
+    }
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    return tmp_path
+
+
+def test_a_whole_model(model):
+    found = inspect_model(model)
+    assert found.problems == []
+    assert len(found.weights) == 3
+    assert found.size_bytes > 3 * SIZE
+    assert found.architecture == "DeepseekV4ForCausalLM"
+
+
+def test_every_problem_is_named_at_once(model):
+    (model / "model-00001-of-00003.safetensors").unlink()
+    (model / "model-00002-of-00003.safetensors").write_bytes(safetensors()[:-1])
+    (model / "model-00003-of-00003.safetensors").unlink()
+    (model / "model-00003-of-00003.safetensors").symlink_to("../../blobs/5f3c")
+    (model / "config.json").unlink()
+    problems = inspect_model(model).problems
+    assert problems == [
+        "config.json is not there",
+        "model-00003-of-00003.safetensors is a symlink to ../../blobs/5f3c, which is not there",
+        "1 of 3 shards are missing: model-00001-of-00003.safetensors",
+        f"model-00002-of-00003.safetensors has {len(safetensors()) - 1:,} of {len(safetensors()):,} bytes: "
+        "it was not downloaded to its end",
+    ]
+
+
+@pytest.mark.parametrize("cut", [0, 7, 8, 20, 100])
+def test_a_download_that_broke_off_anywhere(model, cut):
+    (model / "model-00002-of-00003.safetensors").write_bytes(safetensors()[:cut])
+    (problem, *_) = inspect_model(model).problems
+    assert problem.startswith("model-00002-of-00003.safetensors")
+
+
+def test_one_file_without_an_index(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(safetensors())
+    assert inspect_model(tmp_path).problems == []
+
+
+def test_other_formats(tmp_path):
+    (tmp_path / "q4.gguf").write_bytes(b"GGUF" + bytes(100))
+    assert inspect_model(tmp_path).problems == []
+    (tmp_path / "params.json").write_text("{}")
+    (tmp_path / "consolidated.safetensors").write_bytes(safetensors())
+    assert inspect_model(tmp_path).problems == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", "null", '{"weight_map": 3}', '{"weight_map": {"a": "../x"}}']
+)
+def test_an_index_that_says_nothing(model, text):
+    (model / "model.safetensors.index.json").write_text(text)
+    inspect_model(model)
+
+
+@settings(deadline=None, max_examples=200)
+@given(data=st.binary(max_size=200))
+def test_any_bytes_in_a_shard(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(data)
+    assert inspect_model(folder).weights == [folder / "model.safetensors"]
+
+
+def test_environment_lines():
+    text = '# c\n; c\n\nA=1\n  B = "two words"\nexport C=3\nnothing\nD=a\\\nstill D=a\nE=\n'
+    assert list(assignments(text)) == [
+        (4, "A", "1"),
+        (5, "B", "two words"),
+        (6, "", "export C=3"),
+        (7, "", "nothing"),
+        (8, "D", "a\\"),
+        (10, "E", ""),
+    ]
+
+
+def test_drop_ins_in_the_order_of_systemd(tmp_path, monkeypatch):
+    monkeypatch.setattr(drop_ins, "_PLACES", (str(tmp_path / "usr"), str(tmp_path / "etc")))
+    for place, folder, name in (
+        ("usr", "service.d", "10-all.conf"),
+        ("usr", "a-b-.service.d", "20-vendor.conf"),
+        ("etc", "a-.service.d", "05-prefix.conf"),
+        ("etc", "a-b-decode.service.d", "10-all.conf"),  # in place of the one for all services
+        ("etc", "a-b-decode.service.d", "99-last.conf"),
+        ("etc", "a-c-.service.d", "50-of-others.conf"),
+    ):
+        path = tmp_path / place / "systemd/system" / folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("[Service]\n")
+    found = [str(path.relative_to(tmp_path)) for path in drop_ins.drop_in_files("a-b-decode.service")]
+    assert found == [
+        "etc/systemd/system/a-.service.d/05-prefix.conf",
+        "etc/systemd/system/a-b-decode.service.d/10-all.conf",
+        "usr/systemd/system/a-b-.service.d/20-vendor.conf",
+        "etc/systemd/system/a-b-decode.service.d/99-last.conf",
+    ]
+
+
+def test_words():
+    assert gib(96 << 30) == "96.0 GiB"
+    assert gib(700 << 20) == "700 MiB"
+    assert some(["a"]) == "a"
+    assert some(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
