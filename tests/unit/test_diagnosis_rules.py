@@ -135,7 +135,7 @@ BAD = {
 def test_bad_rules_are_refused_with_file_rule_and_line(tmp_path, name):
     text, said = BAD[name]
     with pytest.raises(DeploymentError) as caught:
-        load_rules(extra_dirs=write(tmp_path, text))
+        load_rules(extra_dirs=write(tmp_path, text), strict=True)
     faults = [str(fault) for fault in caught.value.faults]
     assert any(said in fault for fault in faults), faults
     assert all("site.toml" in fault for fault in faults)
@@ -146,7 +146,7 @@ def test_every_fault_at_once_each_with_its_line(tmp_path):
     text = HEAD + '[[failure]]\nname = "first"\ncause = "nccl"\npatterns = [\'(a\']\n'
     text += '[[failure]]\nname = "second"\ncause = "nope"\npatterns = [\'boom\']\n'
     with pytest.raises(DeploymentError) as caught:
-        load_rules(extra_dirs=write(tmp_path, text))
+        load_rules(extra_dirs=write(tmp_path, text), strict=True)
     where = [fault.where for fault in caught.value.faults]
     assert [place.rsplit("site.toml", 1)[1] for place in where] == [
         ":6 [failure first]",
@@ -154,10 +154,20 @@ def test_every_fault_at_once_each_with_its_line(tmp_path):
     ]
 
 
+def test_a_watcher_goes_on_without_the_bad_file(tmp_path):
+    """A mistake in a rule must not stop an engine from starting: the file is left out, and told."""
+    write(tmp_path, HEAD + "[[benign]]\nname = \"good\"\npatterns = ['harmless here']\n", "a.toml")
+    write(tmp_path, HEAD + "[[benign]]\nname = \"bad\"\npatterns = ['(a']\n", "b.toml")
+    (tmp_path / "c.toml").write_bytes(b"\xff\xfe")
+    rules = load_rules(extra_dirs=(tmp_path,))
+    assert len(rules.benign) == len(RULES.benign) + 1
+    assert [fault.where.rsplit("/", 1)[1] for fault in rules.faults] == ["b.toml:5 [benign bad]", "c.toml"]
+
+
 def test_unreadable_rules_are_told(tmp_path):
     (tmp_path / "x.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(DeploymentError) as caught:
-        load_rules(extra_dirs=(tmp_path,))
+        load_rules(extra_dirs=(tmp_path,), strict=True)
     assert caught.value.exit_code is ExitCode.UNREADABLE
 
 

@@ -105,6 +105,8 @@ FAILURES = {
     "import-error: too old": main("Exception: flashinfer_python is installed with version 0.2, which is less than the minimum required version 0.7.2."),
     "import-error: nixl": TO_POOL + scheduler("ImportError: Please install NIXL by following the instructions to run SGLang with NixlTransferEngine."),
     "import-error: attribute at import": main("AttributeError: module 'torch.library' has no attribute 'custom_op'", ("sglang/srt/layers/x.py", "<module>")),
+    "import-error: kernel package": TO_CAPTURE + scheduler("AttributeError: '_OpNamespace' 'sgl_kernel' object has no attribute 'fwd'", ("sglang/srt/layers/x.py", "forward")),
+    "import-error: optional package": TO_LOAD + scheduler("NameError: name 'fused_marlin_moe' is not defined", MODEL),
     # tools, files, models
     "toolchain: ninja": TO_CAPTURE + scheduler("FileNotFoundError: [Errno 2] No such file or directory: 'ninja'"),
     "toolchain: nvcc": TO_CAPTURE + scheduler("Exception: Capture cuda graph failed: Ninja build failed.\n/bin/sh: 1: /usr/local/cuda/bin/nvcc: not found" + ADVICE, GRAPHS),
@@ -118,6 +120,7 @@ FAILURES = {
     # hardware
     "unsupported-arch: kernel image": TO_CAPTURE + scheduler("Exception: Capture cuda graph failed: CUDA error: no kernel image is available for execution on the device" + ADVICE, GRAPHS),
     "unsupported-arch: ptxas": TO_CAPTURE + scheduler("Exception: Capture cuda graph failed: Internal Triton PTX codegen error\n`ptxas` stderr:\nptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'" + ADVICE, GRAPHS),
+    "unsupported-arch: invalid image": TO_CAPTURE + scheduler("RuntimeError: Triton Error [CUDA]: device kernel image is invalid", GRAPHS),
     "unsupported-arch: nvcc": TO_CAPTURE + scheduler("Exception: Capture cuda graph failed: Ninja build failed.\nnvcc fatal   : Unsupported gpu architecture 'compute_120a'\nninja: build stopped: subcommand failed." + ADVICE, GRAPHS),
     "unsupported-arch: fa3": TO_POOL + scheduler("AssertionError: FlashAttention v3 Backend requires SM>=80 and SM<=90. Please use `--attention-backend flashinfer`."),
     "unsupported-arch: fp8": TO_LOAD + scheduler("ValueError: The quantization method fp8 is not supported for the current GPU. Minimum capability: 89. Current capability: 80.", MODEL),
@@ -149,6 +152,7 @@ FAILURES = {
     "cuda-error: driver": main("RuntimeError: No CUDA GPUs are available"),
     "nccl: system": SETTINGS + JOIN + scheduler("RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)"),
     "nccl: duplicate": SETTINGS + JOIN + scheduler("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, invalid usage, NCCL version 2.27.3\nncclInvalidUsage: This usually reflects invalid usage of NCCL library."),
+    "nccl: nvshmem": [*TO_LOAD, "/x/nvshmem/src/host/init/init.cu:nvshmemi_check_state_and_init:1080: nvshmem initialization failed, exiting", *SIGQUIT],
     "nccl: watchdog": TO_LOAD + ["[rank3]:[E ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3) ran for 600066 milliseconds before timing out.", "terminate called after throwing an instance of 'c10::DistBackendError'"],
     "port-in-use: uvicorn": TO_HTTP[:-2] + [stamp("ERROR:    [Errno 98] error while attempting to bind on address ('0.0.0.0', 30000): address already in use")],
     "port-in-use: zmq": TO_POOL + scheduler("zmq.error.ZMQError: Address already in use (addr='tcp://127.0.0.1:5555')"),

@@ -70,7 +70,7 @@ def command(source: str | None, exit_status: ExitStatus | None, as_json: bool) -
         if sys.stdin.isatty():
             raise click.UsageError("give a log file, - for stdin, or the name of an installed deployment")
         source = "-"
-    rules = load_rules()
+    rules = load_rules(strict=True)
     if source != "-" and not Path(source).is_file():
         return _deployment(source, exit_status, rules, as_json)
     diagnosis = _file(source, exit_status, rules)

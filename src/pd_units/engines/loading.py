@@ -7,14 +7,15 @@ unknown key, a pattern that is refused, each named with file, rule and line.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pd_units.durations import parse_duration
-from pd_units.engines.patterns import Pattern, PatternError, compile_pattern
+from pd_units.engines.patterns import Pattern
+from pd_units.engines.rulefile import KEYS, RuleFile
 from pd_units.engines.rules import (
     CapacityRule,
     ExceptionRule,
@@ -32,161 +33,48 @@ RULES_DIR = Path("/etc/pd-units/rules.d")
 SCHEMA = 1
 BY_PHASE = "by-phase"
 _PICKS = ("last", "first", "sum")
-
-_KEYS: Mapping[str, frozenset[str]] = {
-    "phase": frozenset(
-        {
-            "name", "text", "silence", "begin", "bars", "anonymous_bars", "what", "whole", "fills_memory",
-        }
-    ),
-    "capacity": frozenset({"key", "pattern", "unless", "pick"}),
-    "warning": frozenset({"name", "patterns", "text", "advice"}),
-    "benign": frozenset({"name", "patterns", "recovers"}),
-    "failure": frozenset(
-        {
-            "name", "patterns", "strength", "cause", "rank", "unless", "only_exception",
-            "survives_ready", "deliberate", "self_kill", "last_word",
-        }
-    ),
-    "exception": frozenset({"name", "cause", "rank", "types", "frames", "last_frame", "phase"}),
-    "identity": frozenset({"patterns", "weak", "foreign", "usual"}),
-    "launch": frozenset({"patterns"}),
-    "ready": frozenset({"patterns", "workers"}),
-    "ignored_import": frozenset({"pattern", "unsupported"}),
-    "out_of_memory": frozenset({"text", "frames", "phases", "otherwise"}),
-    "advice": frozenset(cause.value for cause in Cause),
-    "summary": frozenset(cause.value for cause in Cause),
-}  # fmt: skip
 _OPERATOR_TABLES = frozenset({"warning", "benign", "failure", "exception", "advice"})
 
 
-class _File:
-    """One TOML file while it is read: collects faults, each with file, rule and line."""
-
-    def __init__(self, source: str, text: str, faults: list[Fault]) -> None:
-        self.source, self.faults = source, faults
-        self._lines = text.splitlines()
-        self.data: dict[str, Any] = {}
-        try:
-            self.data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            faults.append(Fault(source, f"not TOML: {error}"))
-
-    def fault(self, rule: str, needle: str, what: str, hint: str = "") -> None:
-        """Note a fault of `rule`; `needle` is a text by which its line is found."""
-        line = next((n for n, text in enumerate(self._lines, 1) if needle and needle in text), None)
-        where = self.source + (f":{line}" if line else "") + (f" [{rule}]" if rule else "")
-        self.faults.append(Fault(where, what, hint))
-
-    def keys(self, kind: str, table: Mapping[str, Any], rule: str) -> None:
-        for key in table:
-            if key not in _KEYS[kind]:
-                self.fault(rule, str(key), f"unknown key {key!r}", "known: " + ", ".join(sorted(_KEYS[kind])))
-
-    def text(self, table: Mapping[str, Any], key: str, rule: str, default: str | None = None) -> str:
-        value = table.get(key, default)
-        if not isinstance(value, str):
-            self.fault(rule, key, f"{key} must be a text" if key in table else f"{key} is missing")
-            return ""
-        return value
-
-    def flag(self, table: Mapping[str, Any], key: str, rule: str) -> bool:
-        value = table.get(key, False)
-        if not isinstance(value, bool):
-            self.fault(rule, key, f"{key} must be true or false")
-        return bool(value)
-
-    def texts(self, table: Mapping[str, Any], key: str, rule: str) -> tuple[str, ...]:
-        values = table.get(key, [])
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            self.fault(rule, key, f"{key} must be a list of texts")
-            return ()
-        return tuple(values)
-
-    def patterns(
-        self, table: Mapping[str, Any], key: str, rule: str, *, needed: bool = True
-    ) -> tuple[Pattern, ...]:
-        values = table.get(key, [])
-        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-            self.fault(rule, key, f"{key} must be a list of regular expressions")
-            return ()
-        if needed and not values:
-            self.fault(rule, rule, f"{key} is missing or empty")
-        return tuple(found for value in values if (found := self._compile(value, rule)) is not None)
-
-    def pattern(self, table: Mapping[str, Any], key: str, rule: str) -> Pattern | None:
-        if key not in table:
-            return None
-        value = table[key]
-        if not isinstance(value, str):
-            self.fault(rule, key, f"{key} must be a regular expression")
-            return None
-        return self._compile(value, rule)
-
-    def _compile(self, value: str, rule: str) -> Pattern | None:
-        try:
-            return compile_pattern(value)
-        except PatternError as error:
-            needle = value if any(value in text for text in self._lines) else value.replace("\\", "\\\\")
-            self.fault(rule, needle, f"pattern {value!r}: {error}")
-            return None
-
-    def cause(self, table: Mapping[str, Any], rule: str) -> Cause:
-        value = self.text(table, "cause", rule)
-        try:
-            return Cause(value)
-        except ValueError:
-            if value:
-                self.fault(rule, value, f"no such cause: {value!r}", "see docs/reference/causes.md")
-            return Cause.UNKNOWN
-
-    def rank(self, table: Mapping[str, Any], rule: str, default: int) -> int:
-        value = table.get("rank", default)
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 99:
-            self.fault(rule, "rank", "rank must be a number from 1 (most specific) to 99")
-            return default
-        return value
-
-    def tables(self, kind: str) -> list[Mapping[str, Any]]:
-        value = self.data.get(kind, [])
-        if not isinstance(value, list) or not all(isinstance(table, dict) for table in value):
-            self.fault("", kind, f"{kind} must be an array of tables: [[{kind}]]")
-            return []
-        return value
-
-    def table(self, kind: str) -> Mapping[str, Any]:
-        value = self.data.get(kind, {})
-        if not isinstance(value, dict):
-            self.fault("", kind, f"{kind} must be a table: [{kind}]")
-            return {}
-        self.keys(kind, value, kind)
-        return value
-
-
-def load_rules(engine: str = "sglang", extra_dirs: Sequence[Path] = (RULES_DIR,)) -> Rules:
+def load_rules(
+    engine: str = "sglang", extra_dirs: Sequence[Path] = (RULES_DIR,), *, strict: bool = False
+) -> Rules:
     """The rules of `engine`, extended by every *.toml of `extra_dirs` that names it.
 
-    Raises DeploymentError with exit code 11 and every fault at once; 10 for an unreadable file.
+    A file with a fault is left out, and its faults are in `Rules.faults`: a mistake in a rule must not stop
+    an engine from starting. With `strict` it raises DeploymentError, with every fault at once: exit code 11,
+    or 10 for an unreadable file.
     """
     faults: list[Fault] = []
     base = _packaged(engine, faults)
-    extra_files: list[_File] = []
+    good: list[RuleFile] = []
     for path in _extra_files(extra_dirs):
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DeploymentError(f"{path}: not readable: {error}", exit_code=ExitCode.UNREADABLE) from None
-        extra = _File(str(path), text, faults)
-        if extra.data.get("engine", engine) == engine:
+        own: list[Fault] = []
+        extra = _read_extra(path, own, strict=strict)
+        if extra is not None and extra.data.get("engine", engine) == engine:
             _check_extra(extra)
-            extra_files.append(extra)
-    rules = _build(engine, base, extra_files)
-    if faults:
+            _build(engine, base, [extra])
+            if not own:
+                good.append(extra)
+        faults.extend(own)
+    rules = _build(engine, base, good)
+    if faults and strict:
         raise DeploymentError("the diagnosis rules have faults", faults=faults)
-    return rules
+    return replace(rules, faults=tuple(faults))
 
 
-def _packaged(engine: str, faults: list[Fault]) -> list[_File]:
+def _read_extra(path: Path, faults: list[Fault], *, strict: bool) -> RuleFile | None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        if strict:
+            raise DeploymentError(f"{path}: not readable: {error}", exit_code=ExitCode.UNREADABLE) from None
+        faults.append(Fault(str(path), f"not readable: {error}"))
+        return None
+    return RuleFile(str(path), text, faults)
+
+
+def _packaged(engine: str, faults: list[Fault]) -> list[RuleFile]:
     """The engine's own files: `<engine>.toml`, and `<engine>_*.toml` for what belongs to it."""
     folder = resources.files("pd_units.engines")
     names = sorted(
@@ -196,7 +84,7 @@ def _packaged(engine: str, faults: list[Fault]) -> list[_File]:
     )
     if f"{engine}.toml" not in names:
         raise DeploymentError(f"nothing is known of an engine {engine!r}")
-    return [_File(name, folder.joinpath(name).read_text(encoding="utf-8"), faults) for name in names]
+    return [RuleFile(name, folder.joinpath(name).read_text(encoding="utf-8"), faults) for name in names]
 
 
 def _extra_files(extra_dirs: Iterable[Path]) -> list[Path]:
@@ -207,7 +95,7 @@ def _extra_files(extra_dirs: Iterable[Path]) -> list[Path]:
     return found
 
 
-def _check_extra(file: _File) -> None:
+def _check_extra(file: RuleFile) -> None:
     if file.data and file.data.get("schema") != SCHEMA:
         file.fault("", "schema", f"schema = {SCHEMA} is missing")
     for key in file.data:
@@ -215,7 +103,7 @@ def _check_extra(file: _File) -> None:
             file.fault("", key, f"unknown table {key!r}", "known: " + ", ".join(sorted(_OPERATOR_TABLES)))
 
 
-def _build(engine: str, base: Sequence[_File], extra: Sequence[_File]) -> Rules:
+def _build(engine: str, base: Sequence[RuleFile], extra: Sequence[RuleFile]) -> Rules:
     files = [*extra, *base]  # an operator's rules come first
     phases = [(file, table) for file in base for table in file.tables("phase")]
     return Rules(
@@ -245,22 +133,22 @@ def _build(engine: str, base: Sequence[_File], extra: Sequence[_File]) -> Rules:
     )
 
 
-def _by_cause(files: Sequence[_File], table: str) -> Mapping[Cause, str]:
+def _by_cause(files: Sequence[RuleFile], table: str) -> Mapping[Cause, str]:
     return {
         Cause(cause): text
         for file in files
         for cause, text in file.table(table).items()
-        if cause in _KEYS[table] and isinstance(text, str)
+        if cause in KEYS[table] and isinstance(text, str)
     }
 
 
-def _of_table(files: Sequence[_File], table: str, key: str) -> tuple[Pattern, ...]:
+def _of_table(files: Sequence[RuleFile], table: str, key: str) -> tuple[Pattern, ...]:
     return tuple(
         pattern for file in files for pattern in file.patterns(file.table(table), key, table, needed=False)
     )
 
 
-def _benign(files: Sequence[_File], *, recovers: bool) -> tuple[Pattern, ...]:
+def _benign(files: Sequence[RuleFile], *, recovers: bool) -> tuple[Pattern, ...]:
     found: list[Pattern] = []
     for file in files:
         for table in file.tables("benign"):
@@ -271,7 +159,7 @@ def _benign(files: Sequence[_File], *, recovers: bool) -> tuple[Pattern, ...]:
     return tuple(found)
 
 
-def _phase(file: _File, number: int, table: Mapping[str, Any]) -> Phase:
+def _phase(file: RuleFile, number: int, table: Mapping[str, Any]) -> Phase:
     name = file.text(table, "name", "phase")
     rule = f"phase {name}"
     file.keys("phase", table, rule)
@@ -289,7 +177,7 @@ def _phase(file: _File, number: int, table: Mapping[str, Any]) -> Phase:
     )
 
 
-def _silence(file: _File, table: Mapping[str, Any], rule: str) -> float:
+def _silence(file: RuleFile, table: Mapping[str, Any], rule: str) -> float:
     try:
         return parse_duration(file.text(table, "silence", rule, "10min"))
     except ValueError as error:
@@ -297,7 +185,7 @@ def _silence(file: _File, table: Mapping[str, Any], rule: str) -> float:
         return 600.0
 
 
-def _capacity(file: _File, table: Mapping[str, Any]) -> CapacityRule | None:
+def _capacity(file: RuleFile, table: Mapping[str, Any]) -> CapacityRule | None:
     key = file.text(table, "key", "capacity")
     rule = f"capacity {key}"
     file.keys("capacity", table, rule)
@@ -310,7 +198,7 @@ def _capacity(file: _File, table: Mapping[str, Any]) -> CapacityRule | None:
     return CapacityRule(key, pattern, file.pattern(table, "unless", rule), pick)
 
 
-def _warning(file: _File, table: Mapping[str, Any]) -> WarningRule:
+def _warning(file: RuleFile, table: Mapping[str, Any]) -> WarningRule:
     name = file.text(table, "name", "warning")
     rule = f"warning {name}"
     file.keys("warning", table, rule)
@@ -322,7 +210,7 @@ def _warning(file: _File, table: Mapping[str, Any]) -> WarningRule:
     )
 
 
-def _failure(file: _File, table: Mapping[str, Any]) -> FailureRule:
+def _failure(file: RuleFile, table: Mapping[str, Any]) -> FailureRule:
     name = file.text(table, "name", "failure")
     rule = f"failure {name}"
     file.keys("failure", table, rule)
@@ -352,7 +240,7 @@ def _failure(file: _File, table: Mapping[str, Any]) -> FailureRule:
     )
 
 
-def _exception(file: _File, table: Mapping[str, Any]) -> ExceptionRule:
+def _exception(file: RuleFile, table: Mapping[str, Any]) -> ExceptionRule:
     name = file.text(table, "name", "exception")
     rule = f"exception {name}"
     file.keys("exception", table, rule)
@@ -371,7 +259,7 @@ def _exception(file: _File, table: Mapping[str, Any]) -> ExceptionRule:
     )
 
 
-def _placement(file: _File) -> Placement | None:
+def _placement(file: RuleFile) -> Placement | None:
     table = file.table("out_of_memory")
     if not table:
         return None
@@ -388,7 +276,7 @@ def _placement(file: _File) -> Placement | None:
     return Placement(pairs("text"), pairs("frames"), phases, Cause(table.get("otherwise", "unknown")))
 
 
-def _ignored_import(file: _File) -> IgnoredImport | None:
+def _ignored_import(file: RuleFile) -> IgnoredImport | None:
     table = file.table("ignored_import")
     if not table:
         return None

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pd_units.engines.patterns import Pattern
+from pd_units.errors import Fault
 from pd_units.evidence import Cause, Strength
 
 
@@ -102,7 +103,7 @@ class IgnoredImport:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """All that is known of one engine's output, ready to match."""
+    """All that is known of one engine's output, ready to match. `faults`: what was left out, and why."""
 
     engine: str
     identity: tuple[Pattern, ...]
@@ -123,6 +124,7 @@ class Rules:
     ignored_import: IgnoredImport | None
     advice: Mapping[Cause, str] = field(default_factory=dict)
     summary: Mapping[Cause, str] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
 
     def words(self, cause: Cause) -> str:
         """The cause in a few words."""
