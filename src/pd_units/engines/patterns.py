@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pd_units.logtext import HEAD, TAIL
@@ -41,6 +42,7 @@ class Pattern:
         return None
 
 
+@lru_cache(maxsize=4096)
 def compile_pattern(source: str) -> Pattern:
     """`source` as a Pattern. Raises PatternError for bad syntax, no literal, or unbounded cost."""
     try:
