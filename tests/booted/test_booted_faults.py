@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from serving import (
     DECODE,
@@ -103,10 +105,11 @@ def test_the_bus_restarted_during_a_wait(box: Box) -> None:
 
 def test_two_installs_at_once_do_not_mix(box: Box) -> None:
     write_deployment(box)
-    first = box.popen(["pd-units", "install", "--skip", "gpu", "--json"])
-    second = box.popen(["pd-units", "install", "--skip", "gpu", "--json", "--lock-timeout", "60s"])
+    words = ["pd-units", "install", "--skip", "gpu", "--json", "--lock-timeout", "2min"]
+    first, second = box.popen(words), box.popen(words)
     answers = [process.communicate(timeout=120) for process in (first, second)]
     assert [first.returncode, second.returncode] == [0, 0], answers
+    assert sorted(json.loads(out)["changed"] for out, _ in answers) == [False, True]
     complete(box)
     assert box.exists(FILE)
 
