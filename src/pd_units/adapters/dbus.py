@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pd_units.adapters.interrupts import DeferredInterrupt
 from pd_units.errors import ExitCode, HostError
 from pd_units.ports import ActiveState, UnitStatus
 
@@ -254,8 +255,9 @@ class SystemdManager:
 
         timer = self._glib.timeout_add(max(1, int(timeout_s * 1000)), expire)
         try:
-            while not self._woken and not expired:
-                context.iteration(True)
+            with DeferredInterrupt() as interrupt:
+                while not (self._woken or expired or interrupt.requested):
+                    context.iteration(True)
         finally:
             if not expired:
                 self._glib.source_remove(timer)

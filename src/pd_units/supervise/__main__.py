@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 # The unit's environment is the engine's: a loader path or module path in it must not steer code that runs
@@ -12,6 +13,10 @@ _KEPT_VALUES = {name: os.environ[name] for name in _KEPT if name in os.environ}
 os.environ.clear()
 os.environ.update(_KEPT_VALUES, PATH="/usr/sbin:/usr/bin:/sbin:/bin", LANG="C.UTF-8")
 
+# A stop may come while the rest is imported: it must not kill us, or a unit that is stopped would be `failed`.
+EARLY: list[int] = []
+signal.signal(signal.SIGTERM, lambda number, _frame: EARLY.append(number))
+
 from pd_units.supervise.command import main  # noqa: E402  (after the environment was dropped)
 
-sys.exit(main(sys.argv[1:]))
+sys.exit(main(sys.argv[1:], EARLY))

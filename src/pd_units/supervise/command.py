@@ -64,8 +64,9 @@ class Terminated(Exception):
 class Stop:
     """Turns SIGTERM into a flag and a readable descriptor, so that one poll covers it."""
 
-    def __init__(self) -> None:
-        self.requested = False
+    def __init__(self, early: Sequence[int] = ()) -> None:
+        self._early = early
+        self._requested = False
         self._read, self._write = socket.socketpair()
         self._read.setblocking(False)
         self._write.setblocking(False)
@@ -74,7 +75,12 @@ class Stop:
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self.requested = True
+        self._requested = True
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal came, also before this was made."""
+        return self._requested or bool(self._early)
 
     def fileno(self) -> int:
         """A descriptor that becomes readable at the signal."""
@@ -188,8 +194,11 @@ def parse_task(args: Sequence[str]) -> tuple[str, Task]:
     )
 
 
-def main(args: Sequence[str]) -> int:
-    """Run one command; its exit code, which systemd turns into the unit's state."""
+def main(args: Sequence[str], early: Sequence[int] = ()) -> int:
+    """Run one command; its exit code, which systemd turns into the unit's state.
+
+    `early` holds the SIGTERMs that came before this.
+    """
     command, task = parse_task(args)
     if command == "record":
         from pd_units.supervise.record import record
@@ -199,7 +208,7 @@ def main(args: Sequence[str]) -> int:
         from pd_units.supervise.measure import measure
 
         return measure(task)
-    stop = Stop()
+    stop = Stop(early)
     if command == "gate":
         from pd_units.supervise.gate import pass_gate
 
