@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,8 +71,8 @@ def as_manager_sees(box: Box, plan: UnitPlan) -> None:
     "case", [case for case in read_cases() if not case.exit_code], ids=lambda case: case.name
 )
 def test_golden_units_are_read_as_meant(shared_box: Box, image: Image, case: Case) -> None:
-    if case.host.systemd_version > image.suite.systemd:
-        pytest.skip(f"rendered for systemd {case.host.systemd_version}")
+    version = min(case.host.systemd_version, image.suite.systemd)
+    case = replace(case, versions={**case.versions, "systemd": str(version)})
     plan, units = case.plan(), (*case.render(), *shipped_units())
     for unit in units:
         shared_box.write(f"{UNITS}/{unit.name}", unit.text)
