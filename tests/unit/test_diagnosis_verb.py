@@ -126,7 +126,7 @@ def test_a_deployment_by_name(capsys, monkeypatch):
             "x-decode.service", "decode", [("server_args=ServerArgs()", False)], ExitStatus(signal=9)
         ),
     ]
-    monkeypatch.setattr(diagnose, "read_life", lambda name: units)
+    monkeypatch.setattr(diagnose, "read_lives", lambda name: units)
     found = answer(capsys, "x")
     assert [unit["verdict"] for unit in found["units"]] == ["ready", "failed"]
     assert (found["verdict"], found["cause"]) == ("failed", "killed-by-kernel")

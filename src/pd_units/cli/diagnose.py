@@ -13,6 +13,8 @@ import click
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.diagnosis import Classifier, Diagnosis, ExitStatus, Rules, Verdict, load_rules
 from pd_units.errors import DeploymentError, ExitCode
+from pd_units.index import installed_names, read_index
+from pd_units.verdicts import EndOfLife
 
 _LONGEST_LINE = 4 * 1024 * 1024
 _TEXT_WIDTH = 200
@@ -29,13 +31,54 @@ class UnitText:
     alive: bool | None = None
 
 
-def read_life(name: str) -> Sequence[UnitText]:
-    """The newest life of each unit of the deployment `name`. Raises DeploymentError (10) if there is none."""
-    raise DeploymentError(
-        f"{name}: no such file, and no such deployment",
-        hint="give a log file, - for stdin, or the name of an installed deployment",
-        exit_code=ExitCode.UNREADABLE,
-    )
+def read_lives(name: str) -> Sequence[UnitText]:
+    """The newest life of each unit of the deployment `name`.
+
+    Raises: DeploymentError 10 if there is none, HostError 30 without systemd, 42 for an unreadable journal.
+    """
+    from pd_units.adapters import journal
+    from pd_units.observe import observe
+    from pd_units.prepare import connect
+
+    index = read_index(name)
+    if index is None:
+        raise DeploymentError(
+            f"{name}: no such file, and no such deployment",
+            detail=f"installed: {', '.join(installed_names()) or 'none'}",
+            hint="give a log file, - for stdin, or the name of an installed deployment",
+            exit_code=ExitCode.UNREADABLE,
+        )
+    if not journal.readable():
+        raise journal.unreadable_error()
+    manager = connect(needed=True)
+    assert manager is not None
+    texts = []
+    for unit in observe(manager, index):
+        life = journal.Life(
+            unit=unit.unit,
+            invocation_id=unit.status.invocation_id,
+            main_pid=unit.status.exec_main_pid,
+            since_mono_us=unit.status.exec_main_start_mono_us,
+        )
+        lines = journal.read_life(life) if life.invocation_id else []
+        texts.append(
+            UnitText(
+                unit=unit.unit,
+                role=str(unit.declared.role),
+                entries=[(line.text, line.of_manager) for line in lines],
+                exit_status=_recorded_exit(unit.end),
+                alive=unit.status.main_pid != 0,
+            )
+        )
+    return texts
+
+
+def _recorded_exit(end: EndOfLife | None) -> ExitStatus | None:
+    """How the recorded life ended; None if it runs, or if we ended it ourselves."""
+    if end is None or not end.exit_status or end.requested:
+        return None
+    exited = end.exit_code == "exited"
+    return ExitStatus.parse(end.exit_status if exited else f"SIG{end.exit_status.removeprefix('SIG')}")
 
 
 class _Status(click.ParamType):  # type: ignore[type-arg, unused-ignore]
@@ -100,7 +143,7 @@ def _lines(file: BinaryIO) -> Iterator[str]:
 def _deployment(name: str, exit_status: ExitStatus | None, rules: Rules, as_json: bool) -> int:
     units: list[dict[str, Any]] = []
     texts: list[str] = []
-    for unit in read_life(name):
+    for unit in read_lives(name):
         classifier = Classifier(rules, role=unit.role, cut_lives=False)
         for text, manager in unit.entries:
             classifier.feed(text, manager=manager)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -19,4 +20,8 @@ signal.signal(signal.SIGTERM, lambda number, _frame: EARLY.append(number))
 
 from pd_units.supervise.command import main  # noqa: E402  (after the environment was dropped)
 
-sys.exit(main(sys.argv[1:], EARLY))
+code = main(sys.argv[1:], EARLY)
+with contextlib.suppress(OSError):
+    sys.stdout.flush()
+# Not sys.exit: a start waits, and GLib's own thread can crash an interpreter that is being taken down.
+os._exit(code)

@@ -29,13 +29,13 @@ from pd_units.readiness import (
 )
 from pd_units.received import try_note_received
 from pd_units.supervise.command import (
-    EX_FAILED,
     EX_OK,
     Stop,
     Task,
     Terminated,
     after_signal,
     connect,
+    failed_unless_stopped,
     keep_start,
     now,
     publish,
@@ -71,8 +71,7 @@ def watch_backend(task: Task, stop: Stop) -> int:
     try:
         process = ProcessHandle(task.main_pid)
     except OSError:
-        say(f"{stem(task.unit)} ended before its watch began")
-        return EX_FAILED
+        return failed_unless_stopped(manager, task, "ended before its watch began")
     watcher = BackendWatcher(task, stop, process, status.log_namespace if status is not None else "")
     try:
         watch = watcher.run()
@@ -83,7 +82,7 @@ def watch_backend(task: Task, stop: Stop) -> int:
     # It never became ready, so there is nothing to drain; an engine that ignores SIGTERM would hold the
     # start job open for all of TimeoutStopSec.
     process.kill()
-    return EX_FAILED
+    return failed_unless_stopped(manager, task, str(watch.state))
 
 
 def forget_explicit_starts(manager: Manager | None, task: Task) -> UnitStatus | None:

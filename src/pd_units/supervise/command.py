@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -131,19 +130,23 @@ def keep_start(task: Task, began: float, evidence: str, phases: tuple[PhaseTime,
 
 
 def after_signal(manager: Manager | None, task: Task) -> int:
-    """The exit code after SIGTERM: 0 only if the unit is being stopped.
+    """The exit code after SIGTERM: 0 only if the unit is being stopped."""
+    return failed_unless_stopped(manager, task, "the watch was told to end, the unit was not: not ready")
+
+
+def failed_unless_stopped(manager: Manager | None, task: Task, text: str) -> int:
+    """The exit code of a watch that ends without "ready": 0 if somebody stops the unit, else 1, saying `text`.
 
     Exit 0 with the unit still starting would make it `active` without being ready; another exit while it
-    is being stopped would make it `failed`.
+    is being stopped would make it `failed`. A stop ends the main process too, and that may be seen first.
     """
     try:
-        manager = manager or _manager()
-        state = manager.unit(task.unit).active_state
+        state = (manager or _manager()).unit(task.unit).active_state
     except PdUnitsError:
-        return EX_FAILED
+        state = ActiveState.ACTIVATING
     if state in (ActiveState.DEACTIVATING, ActiveState.INACTIVE):
         return EX_OK
-    say(f"the watch was told to end while {stem(task.unit)} is {state}: not ready")
+    say(f"{stem(task.unit)}: {text}")
     return EX_FAILED
 
 
@@ -216,18 +219,15 @@ def main(args: Sequence[str], early: Sequence[int] = ()) -> int:
     if task.role is Role.ROUTER:
         from pd_units.supervise.router import watch_router
 
-        code = watch_router(task, stop)
-    else:
-        from pd_units.supervise.backend import watch_backend
+        return watch_router(task, stop)
+    from pd_units.supervise.backend import watch_backend
 
-        code = watch_backend(task, stop)
-        if code == EX_OK:
-            from pd_units.supervise.measure import measure_beside
+    code = watch_backend(task, stop)
+    if code == EX_OK:
+        from pd_units.supervise.measure import measure_beside
 
-            measure_beside(task)
-    with contextlib.suppress(OSError):
-        sys.stdout.flush()
-    os._exit(code)  # a start is waiting: no time for the interpreter's own teardown
+        measure_beside(task)
+    return code
 
 
 def now() -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from pd_units.adapters.journal import Life, LifeReader
 from pd_units.diagnosis import Classifier, Rules, load_rules
 from pd_units.errors import PdUnitsError
@@ -14,18 +16,16 @@ _SILENT_LEVELS = ("warning", "warn", "error", "critical", "fatal")
 
 
 def rules() -> Rules:
-    """The rules of the diagnosis. An operator's addition that has a fault must not keep a good start down."""
-    try:
-        return load_rules()
-    except PdUnitsError as error:
-        faults = "; ".join(map(str, error.faults)) or error.detail
-        say(f"the additions to the rules are left out: {error.brief}: {faults}")
-        return load_rules(extra_dirs=())
+    """The rules of the diagnosis, without an operator's additions that have faults: those are named."""
+    found = load_rules()
+    for fault in found.faults:
+        say(f"an addition to the rules is left out: {fault}")
+    return found
 
 
 def is_silent(argv: tuple[str, ...]) -> bool:
     """Whether an engine with this command line prints no milestone and no ready line."""
-    for word, value in zip(argv, (*argv[1:], ""), strict=True):
+    for word, value in pairwise((*argv, "")):
         name, _, joined = word.partition("=")
         if name == "--log-level" and (joined or value).lower() in _SILENT_LEVELS:
             return True

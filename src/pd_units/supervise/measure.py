@@ -10,7 +10,6 @@ import os
 import sys
 
 from pd_units.errors import PdUnitsError
-from pd_units.index import read_index
 from pd_units.naming import stem
 from pd_units.supervise.command import EX_OK, Task, say
 
@@ -32,6 +31,7 @@ def measure_beside(task: Task) -> None:
 
 def measure(task: Task) -> int:
     """Measure, keep, and say in the journal what deviates; always exit 0."""
+    from pd_units.index import read_index  # with planning and rendering: not for the watcher that starts this
     from pd_units.measuring import measure_and_keep
 
     os.nice(_NICE)

@@ -22,13 +22,13 @@ from pd_units.router_api import SMOKE_BODY, SMOKE_TIMEOUT_S, generated, missing_
 from pd_units.starts import PhaseLog
 from pd_units.supervise.backend import forget_explicit_starts
 from pd_units.supervise.command import (
-    EX_FAILED,
     EX_OK,
     Stop,
     Task,
     Terminated,
     after_signal,
     connect,
+    failed_unless_stopped,
     keep_start,
     now,
     publish,
@@ -64,8 +64,7 @@ def watch_router(task: Task, stop: Stop) -> int:
     try:
         process = ProcessHandle(task.main_pid)
     except OSError:
-        say(f"{stem(task.unit)} ended before its watch began")
-        return EX_FAILED
+        return failed_unless_stopped(manager, task, "ended before its watch began")
     began_us = status.inactive_exit_mono_us if status is not None else 0
     watcher = RouterWatcher(task, stop, process, manager, began_us / 1e6 if began_us else now())
     try:
@@ -74,9 +73,8 @@ def watch_router(task: Task, stop: Stop) -> int:
         return after_signal(manager, task)
     except Failed as failure:
         watcher.report(failure.state, str(failure))
-        say(f"{stem(task.unit)}: {failure}")
         process.kill()
-        return EX_FAILED
+        return failed_unless_stopped(manager, task, str(failure))
     return EX_OK
 
 
