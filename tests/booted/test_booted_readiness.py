@@ -7,6 +7,7 @@ import time
 import pytest
 from serving import (
     DECODE,
+    NAME,
     PREFILL,
     READY_LINE,
     ROUTER,
@@ -178,6 +179,24 @@ def test_a_stop_while_loading_is_no_failure(box: Box) -> None:
     seconds = seconds_of(lambda: box.run(["systemctl", "stop", DECODE]).check())
     assert seconds < 5
     assert box.state(DECODE) == "inactive/dead"
+
+
+def test_a_stop_early_in_a_start_is_no_failure(box: Box) -> None:
+    """The stop comes as soon as our command is seen: as a process, then as its first word to the journal."""
+    load_and_hang(box)
+    box.run(["systemctl", "stop", DECODE]).check()
+    verdict = f"/run/pd-units/{NAME}/{DECODE}.json"
+    watch = f"supervise watch --deployment {NAME} --unit {DECODE}"
+    seen = {
+        "its command line": lambda: any(watch in line for line in box.processes()),
+        "its verdict": lambda: box.exists(verdict),
+    }
+    for what, probe in seen.items():
+        box.run(["rm", "-f", verdict]).check()
+        box.run(["systemctl", "start", "--no-block", DECODE]).check()
+        until(f"the watcher, by {what}", probe)
+        box.run(["systemctl", "stop", DECODE]).check()
+        assert box.state(DECODE) == "inactive/dead", what
 
 
 def test_a_stop_of_a_waiting_router_is_no_failure(box: Box) -> None:

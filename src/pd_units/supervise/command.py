@@ -131,7 +131,7 @@ def keep_start(task: Task, began: float, evidence: str, phases: tuple[PhaseTime,
 
 def after_signal(manager: Manager | None, task: Task) -> int:
     """The exit code after SIGTERM: 0 only if the unit is being stopped."""
-    return failed_unless_stopped(manager, task, "the watch was told to end, the unit was not: not ready")
+    return failed_unless_stopped(manager, task, "its watch was told to end: not ready")
 
 
 def failed_unless_stopped(manager: Manager | None, task: Task, text: str) -> int:
