@@ -135,7 +135,7 @@ def after_signal(manager: Manager | None, task: Task) -> int:
 
 
 def failed_unless_stopped(manager: Manager | None, task: Task, text: str) -> int:
-    """The exit code of a watch that ends without "ready": 0 if somebody stops the unit, else 1, saying `text`.
+    """The exit code of a watch that ends without "ready": 0 if the unit is being stopped, else 1 and `text`.
 
     Exit 0 with the unit still starting would make it `active` without being ready; another exit while it
     is being stopped would make it `failed`. A stop ends the main process too, and that may be seen first.
