@@ -22,15 +22,20 @@ _ANSI = re.compile(
 )
 _BARE_COLOUR = re.compile(r"\[(?:\d{1,2};){0,3}\d{0,2}m(?![\w-])")
 
-_IDENT = r"\S{1,64} (?P<ident>[^\s\[\]:]{1,64})"
+_IDENT = r"(?P<ident>[^\s\[\]:]{1,64})"
+_SYSLOG = r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})?"
 _ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 _TAG = r"(?P<tag>(?: [A-Z_]{2,12}\d{1,4}){0,8})"
 _PREFIXES = tuple(
     re.compile(pattern)
     for pattern in (
         r" {0,8}\d{1,7}\.\d\d (?=.)",  # seconds since the start, as a recorder writes them
-        rf"[A-Z][a-z]{{2}} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{{1,9}})? {_IDENT}(?:\[(?P<pid>\d{{1,8}})\])?: ",
-        rf"{_ISO} {_IDENT}\[(?P<pid>\d{{1,8}})\]: ",
+        r" {1,400}(?=\[\d{4}-\d\d-\d\d )",  # what is left of a bar that was overwritten
+        r"[A-Z][a-z]{2} \d{1,2}, \d{4} @ \d\d:\d\d:\d\d\.\d{3}\s{1,8}",
+        rf"(?:DEFAULT|DEBUG|INFO|NOTICE|WARNING|ERROR|CRITICAL) (?={_ISO} )",
+        r"\| (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) {1,8}\| (?:[\w.:<>-]{1,80} (?:\| |- ))?",
+        rf"(?:{_SYSLOG}|{_ISO}) (?:\S{{1,64}} )??{_IDENT}\[(?P<pid>\d{{1,8}})\]: ",
+        rf"{_SYSLOG} \S{{1,64}} {_IDENT}: ",
         rf"{_ISO}(?: |$)",
         r"(?:stdout|stderr) [FP] ",
         r"\[?[\w.-]{1,64}\]? {0,24}\| ",
@@ -46,11 +51,14 @@ _PREFIXES = tuple(
         r"(?P<tag>Rank \d{1,4}): ",
     )
 )
-_FIRST = re.compile(r"[\[ (\w-]")
+_FIRST = re.compile(r"[\[ (|\w-]")
 
 _ACCESS = re.compile(r'"(?:GET|POST|PUT|DELETE|HEAD|OPTIONS|PATCH|PRI) [^"]{0,2000} HTTP/[\d.]{1,4}"')
 _ROUTER_ACCESS = re.compile(r"http_request\{method=")
-_SETTINGS = re.compile(r"server_args(?:=|: ?\{)|ServerArgs\(|Namespace\(")
+_SETTINGS = re.compile(
+    r"^server_args=(?!\w+[,)])|server_args=(?:ServerArgs\((?!\*)|\{(?!\*)|\.\.\.)|server_args: ?\{"
+    r"|ServerArgs\([a-z_]{2,40}=['\"\d\[{NTF-]|(?P<client>Namespace\()[a-z_]{2,40}="
+)
 _PAIR = re.compile(r"""[(,{] ?'?[a-z][a-z0-9_]{2,60}'?(?:=|: )""")
 _OPTION_HELP = re.compile(r"^ {4,}\[?--?[a-z]|^ {1,30}\[--|^usage: ")
 _BAR = re.compile(
@@ -165,6 +173,12 @@ def settings_start(body: str) -> int:
         return -1
     match = _SETTINGS.search(body)
     return match.start() if match else -1
+
+
+def is_client_settings(body: str) -> bool:
+    """True where the settings echoed in `body` are a client's, such as a benchmark's: no launch."""
+    match = _SETTINGS.search(body)
+    return match is not None and match["client"] is not None and "mem_fraction_static" not in body
 
 
 def is_settings_tail(body: str, *, expected: bool) -> bool:

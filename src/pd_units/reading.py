@@ -12,6 +12,7 @@ from pd_units.logtext import (
     Message,
     find_bar,
     is_access_line,
+    is_client_settings,
     is_settings_tail,
     is_usage,
     parse_message,
@@ -177,6 +178,10 @@ class Reading:
     def _is_settings(self, message: Message, line: int) -> bool:
         life, body = self.life, message.body
         if settings_start(body) >= 0:
+            if is_client_settings(body):
+                return True
+            if self._goes_backwards(message):
+                return True
             self._launch(line, settings=True)
             life = self.life
             life.recognised = True
@@ -191,6 +196,11 @@ class Reading:
             life.settings_open = life.settings_open and not body.rstrip().endswith((")", "}"))
             return True
         return False
+
+    def _goes_backwards(self, message: Message) -> bool:
+        """The stamps fall: a log viewer wrote the newest line first, and this launch is the life's own."""
+        before = self.life.clock_s
+        return before is not None and message.clock_s is not None and 5 < before - message.clock_s < 12 * 3600
 
     def _launch(self, line: int, *, settings: bool = False) -> None:
         life = self.life

@@ -81,7 +81,7 @@ _QUOTED = Quoted()
 
 
 class Tracebacks:
-    """The traceback under way. Memory is bounded."""
+    """The traceback under way. Memory is bounded. A headless one begins in its middle: the log was cut."""
 
     def __init__(self) -> None:
         self.frames: deque[str] = deque(maxlen=_MOST_FRAMES)
@@ -92,6 +92,7 @@ class Tracebacks:
         self._heading: Origin | None = None
         self._frame_at = -2
         self._chained = False
+        self._headless = False
 
     def take(self, message: Message, at: int) -> Raised | Quoted | None:
         """What `message`, number `at` of the stream, is to a traceback; None if nothing."""
@@ -101,6 +102,9 @@ class Tracebacks:
             return None
         frame = _FRAME.match(body)
         if frame is not None:
+            if not self.open and ", in " in frame[0]:
+                self._begin(message)
+                self._headless = True
             self._add(frame, at)
             return _QUOTED
         if self._is_quoted(message, at):
@@ -118,13 +122,15 @@ class Tracebacks:
 
     def _begin(self, message: Message) -> None:
         if not self._chained:
-            self._origin = self._heading or self._origin_of(message)
+            headed = _START in message.body
+            self._origin = self._heading or (self._origin_of(message) if headed else Origin.PLAIN)
             self.tag = message.tag
-        self._chained, self._heading = False, None
+        self._chained, self._heading, self._headless = False, None, False
         self.open, self._first = True, ""
         self.frames.clear()
-        for frame in _INLINE_FRAME.finditer(message.body):  # a collector has joined the lines
-            self._add(frame, -2)
+        if _START in message.body:
+            for frame in _INLINE_FRAME.finditer(message.body):  # a collector has joined the lines
+                self._add(frame, -2)
 
     @staticmethod
     def _origin_of(message: Message) -> Origin:
@@ -184,9 +190,10 @@ class Tracebacks:
         match = _EXCEPTION.match(body)
         if match is not None:
             name = match.group(0).rstrip(": ")
-        elif self.open and not message.stamped and _bare(body):
+        elif self.open and not self._headless and not message.stamped and _bare(body):
             name = body.split(":", 1)[0]
         else:
+            self.open = self.open and not self._headless
             return None
         if not self.open and message.stamped and self.tag:
             return None

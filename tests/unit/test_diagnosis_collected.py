@@ -1,0 +1,179 @@
+"""What logs look like after collectors, pagers and quoting were at them, and the kinds of text met in them."""
+
+# ruff: noqa: E501  (lines of logs are as long as they are)
+from __future__ import annotations
+
+import pytest
+
+from pd_units.diagnosis import Classifier, Diagnosis, load_rules
+from pd_units.logtext import parse_message
+
+RULES = load_rules(extra_dirs=())
+V = "/opt/venv/lib/python3.12/site-packages/"
+
+
+def read(*lines: str) -> Diagnosis:
+    classifier = Classifier(RULES)
+    classifier.feed_many(lines)
+    return classifier.diagnose()
+
+
+def stamp(text: str, tag: str = "", clock: str = "03:04:05") -> str:
+    return f"[2026-01-02 {clock}{' ' + tag if tag else ''}] {text}"
+
+
+def frame(place: str, name: str, code: str = "x()") -> list[str]:
+    return [f'  File "{V}{place}", line 7, in {name}', f"    {code}"]
+
+
+SETTINGS = stamp("server_args=ServerArgs(model_path='/m/oak', tp_size=2, log_level='info')")
+LOADING = [SETTINGS, stamp("Load weight begin. avail mem=70.01 GB", "TP0")]
+READY = stamp("The server is fired up and ready to roll!")
+MAIN = ["Traceback (most recent call last):", *frame("sglang/launch_server.py", "<module>", "run_server(a)")]
+DIED = [stamp("Scheduler hit an exception: Traceback (most recent call last):", "TP0")]
+
+
+# ------------------------------------------------------------------------------------------ launches
+@pytest.mark.parametrize(
+    "code",
+    [
+        "manager, info = _launch_subprocesses(server_args=server_args)",
+        "engine = Engine(server_args=server_args, port_args=port_args)",
+        "server_args = ServerArgs(**kwargs)",
+        "init(server_args=self.server_args)",
+        "server_args=server_args,",
+    ],
+)
+def test_a_call_quoted_in_a_traceback_is_no_launch(code: str) -> None:
+    lines = [*LOADING, "Fatal Python error: Bus error", "", *MAIN]
+    lines += [*frame("sglang/srt/entrypoints/engine.py", "_launch_subprocesses", code), "EOFError"]
+    found = read(*lines)
+    assert (found.verdict, found.cause, found.lives) == ("failed", "bus-error", 1)
+    collected = read(*(line.lstrip() for line in lines))  # a collector that takes indentation away
+    assert (collected.verdict, collected.cause) == ("failed", "bus-error")
+
+
+def test_the_settings_of_a_benchmark_are_no_launch() -> None:
+    bench = "Namespace(backend='sglang', base_url='http://127.0.0.1:30000', dataset_name='random', num_prompts=64)"
+    found = read(*LOADING, READY, bench, "AssertionError: 41.7 not less than or equal to 40")
+    assert (found.verdict, found.lives) == ("ready", 1)
+
+
+def test_a_log_with_its_newest_line_first_is_one_life() -> None:
+    lines = [
+        stamp("Received sigquit from a child process. It usually means the child failed.", clock="10:05:31"),
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
+        stamp("Init torch distributed begin.", "TP1", clock="10:05:02"),
+        stamp("server_args=ServerArgs(model_path='/m/oak', tp_size=2)", clock="10:04:40"),
+    ]
+    found = read(*lines)
+    assert (found.verdict, found.cause) == ("failed", "nccl")
+
+
+def test_a_later_launch_is_another_life() -> None:
+    died = stamp(
+        "Received sigquit from a child process. It usually means the child failed.", clock="10:05:31"
+    )
+    again = stamp("server_args=ServerArgs(model_path='/m/oak', tp_size=2)", clock="10:05:40")
+    assert read(*LOADING, died, again).verdict == "starting"
+
+
+# ------------------------------------------------------------------------------------------ prefixes
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "Jan 02 03:04:05 sglang-oak[4711]: ",
+        "Jan 02 03:04:05 box sglang-oak[4711]: ",
+        "2026-01-02T03:04:05+0100 sglang-oak[4711]: ",
+        "2026-01-02 03:04:05 | ERROR | stderr | ",
+        "2026-01-02 03:04:05.123 | INFO     | runner:main:41 - ",
+        "ERROR 2026-01-02T03:04:05.514514570Z ",
+        "Jan 2, 2026 @ 03:04:05.892    ",
+    ],
+)
+def test_prefixes_of_collectors(prefix: str) -> None:
+    assert parse_message(prefix + "TypeError: no such thing").body == "TypeError: no such thing"
+    lines = [
+        *MAIN,
+        *frame("sglang/srt/entrypoints/engine.py", "launch"),
+        "ModuleNotFoundError: No module named 'zmq'",
+    ]
+    found = read(*(prefix + line for line in lines))
+    assert (found.verdict, found.cause) == ("failed", "import-error")
+
+
+def test_a_stamp_behind_the_blanks_of_an_overwritten_bar() -> None:
+    message = parse_message(
+        " " * 150 + stamp("Scheduler hit an exception: Traceback (most recent call last):", "TP3")
+    )
+    assert (message.tag, message.stamped) == ("TP3", True)
+
+
+# --------------------------------------------------------------------------------------- cut tracebacks
+def test_a_traceback_without_its_head_still_tells() -> None:
+    lines = frame("sglang/srt/model_loader/loader.py", "load_model") + frame(
+        "sglang/srt/layers/moe/fused_moe_triton/layer.py", "_load_w13", "expert_data.copy_(loaded_weight)"
+    )
+    error = "RuntimeError: The size of tensor a (1792) must match the size of tensor b (3584) at dimension 1"
+    found = read(*lines, error)
+    assert (found.verdict, found.cause) == ("failed", "weights-mismatch")
+
+
+def test_frames_without_an_exception_are_no_traceback() -> None:
+    warned = ['  File "/opt/x/run.py", line 3, in main', "    warn()", "Capturing", "Loaded: nothing"]
+    assert read(*LOADING, *warned).verdict == "starting"
+
+
+# ----------------------------------------------------------------------------------------- kinds of text
+def died(error: str, *frames: tuple[str, str]) -> list[str]:
+    quoted = [line for place, name in frames for line in frame(place, name)]
+    return [
+        *LOADING,
+        *DIED,
+        *frame("sglang/srt/managers/scheduler.py", "run_scheduler_process"),
+        *quoted,
+        error,
+    ]
+
+
+KINDS = [
+    ([*LOADING, "CUDA Error: out of memory (2) /opt/flashinfer/handler.cuh: line 12 at function cudaMallocAsync"], "oom-weights"),
+    (died("RuntimeError: Failed to allocate memory for batch_tmp_v with size 9 and alignment 16 in AlignedAllocator",
+          ("sglang/srt/managers/scheduler.py", "event_loop_overlap"), ("x/y.py", "plan")), "oom-kv-cache"),
+    (died("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB.",
+          ("sglang/srt/managers/scheduler.py", "event_loop_normal"), ("sglang/srt/models/oak.py", "forward")), "oom-kv-cache"),
+    (died("RuntimeError: RMSNorm failed with error code invalid configuration argument"), "cuda-error"),
+    (died("RuntimeError: PassManager::run failed"), "unsupported-arch"),
+    (died("RuntimeError: Failed: Assertion error /b/csrc/runtime.cu:56 'nvshmem_team_split_strided(A, B) == 0'"), "nccl"),
+    (died("PermissionError: [Errno 13] Permission denied: 'nvcc'"), "toolchain"),
+    (died("RuntimeError: Error in function 'Run' at /f/prefill.cuh:9: Invalid configuration : NUM_MMA_Q=1",
+          ("sglang/srt/model_executor/cuda_graph_runner.py", "capture")), "cuda-graph"),
+    (died("TypeError: 'NoneType' object is not subscriptable", ("sglang/srt/configs/model_config.py", "get_text")), "unsupported-model"),
+    ([*MAIN, *frame("sglang/srt/configs/oak.py", "<module>"), *frame("transformers/auto.py", "register"),
+      "ValueError: 'oak' is already used by a Transformers config, pick another name."], "import-error"),
+    ([*MAIN, *frame("sglang/srt/constrained/cache.py", "<module>"), *frame("diskcache/core.py", "_con"),
+      "sqlite3.OperationalError: disk I/O error"], "import-error"),
+    ([*LOADING, 'RuntimeError: Form data requires "python-multipart" to be installed.'], "import-error"),
+    ([*LOADING, stamp("INFO:     Application startup complete."), "Exception in thread Thread-1 (_wait_and_warmup):",
+      "Traceback (most recent call last):", *frame("requests/models.py", "json"), "requests.exceptions.JSONDecodeError: Expecting value"], "warmup-failed"),
+    ([*LOADING, stamp("INFO:     Application startup complete."), "Exception in ModelTpServer:",
+      "Traceback (most recent call last):", *frame("sglang/srt/managers/tp_worker.py", "exposed_step"),
+      "TypeError: begin_forward() missing 1 required positional argument: 'page_size'", "", "Killed"], "warmup-failed"),
+    ([*LOADING, stamp("Child process unexpectedly failed with an exit code 139. pid=4711")], "segfault"),
+    ([*LOADING, "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0."], "killed-by-kernel"),
+    (["[2026-01-02 03:04:05] Load weight begin.", "srun: error: box: task 0: Exited with exit code 1"], "unknown"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"), KINDS, ids=[f"{n}-{cause}" for n, (_, cause) in enumerate(KINDS)]
+)
+def test_kinds(lines: list[str], cause: str) -> None:
+    found = read(*lines)
+    assert (found.verdict, found.cause) == ("failed", cause)
+
+
+def test_a_retraction_while_serving_is_no_failure() -> None:
+    busy = stamp("Decode out of memory happened. #retracted_reqs: 2, #new_token_ratio: 0.15 -> 0.19", "TP0")
+    assert read(stamp("Decode batch. #running-req: 9, #token: 5", "TP0"), busy).verdict == "starting"
+    assert read(*LOADING, READY, busy).death is None
