@@ -78,10 +78,19 @@ class Life:
     phase: StartPhase = field(init=False)
     loading_since_s: int | None = None
     clock_s: int | None = None
+    falls: int = 0
+    rises: int = 0
     serving_at: int | None = None
 
     def __post_init__(self) -> None:
         self.phase = StartPhase(self.rules)
+
+    def note_clock(self, clock_s: int) -> None:
+        """Note a stamp's second of the day, and whether time went on or back."""
+        if self.clock_s is not None:
+            self.rises += clock_s > self.clock_s
+            self.falls += clock_s < self.clock_s
+        self.clock_s = clock_s
 
     @property
     def is_ours(self) -> bool:

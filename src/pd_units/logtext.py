@@ -33,6 +33,8 @@ _PREFIXES = tuple(
         r" {1,400}(?=\[\d{4}-\d\d-\d\d )",  # what is left of a bar that was overwritten
         r"[A-Z][a-z]{2} \d{1,2}, \d{4} @ \d\d:\d\d:\d\d\.\d{3}\s{1,8}",
         rf"(?:DEFAULT|DEBUG|INFO|NOTICE|WARNING|ERROR|CRITICAL) (?={_ISO} )",
+        rf"(?:[A-Z][a-z]{{2}} {_SYSLOG} \d{{4}})?\[\d{{1,5}},\d{{1,5}}\]<std(?:err|out)>: ?",
+        r"\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} ",
         r"\| (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) {1,8}\| (?:[\w.:<>-]{1,80} (?:\| |- ))?",
         rf"(?:{_SYSLOG}|{_ISO}) (?:\S{{1,64}} )??{_IDENT}\[(?P<pid>\d{{1,8}})\]: ",
         rf"{_SYSLOG} \S{{1,64}} {_IDENT}: ",

@@ -74,7 +74,7 @@ class Reading:
         if is_access_line(message.body) or is_usage(message.body):
             return ()
         if message.clock_s is not None:
-            self.life.clock_s = message.clock_s
+            self.life.note_clock(message.clock_s)
         bar = find_bar(message.body)
         if bar is not None:
             if self.life.phase.move(bar[0], message.tag):
@@ -198,9 +198,10 @@ class Reading:
         return False
 
     def _goes_backwards(self, message: Message) -> bool:
-        """The stamps fall: a log viewer wrote the newest line first, and this launch is the life's own."""
+        """The stamps only fall: a viewer wrote the newest line first, and this launch is the life's own."""
         before = self.life.clock_s
-        return before is not None and message.clock_s is not None and 5 < before - message.clock_s < 12 * 3600
+        falls = before is not None and message.clock_s is not None and message.clock_s < before
+        return falls and self.life.falls > 0 and self.life.rises == 0
 
     def _launch(self, line: int, *, settings: bool = False) -> None:
         life = self.life

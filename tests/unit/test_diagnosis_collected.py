@@ -89,6 +89,8 @@ def test_a_later_launch_is_another_life() -> None:
         "2026-01-02 03:04:05.123 | INFO     | runner:main:41 - ",
         "ERROR 2026-01-02T03:04:05.514514570Z ",
         "Jan 2, 2026 @ 03:04:05.892    ",
+        "Fri Jan  2 03:04:05 2026[1,3]<stderr>:",
+        "01-02 03:04:05.784 ",
     ],
 )
 def test_prefixes_of_collectors(prefix: str) -> None:
