@@ -21,6 +21,7 @@ _FEW_PAGES = 256
 #: A CUDA context on a peer's GPU, as KV transfer by CUDA IPC opens it, stays below this.
 _CONTEXT_BYTES = 1 << 30
 _SHOWN_PROCESSES = 3
+_PLURAL = {"has": "have", "lacks": "lack"}
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
@@ -205,7 +206,9 @@ def _alike(pairs: Iterable[tuple[str, ProcessFacts]]) -> Iterable[str]:
     for text, process in pairs:
         groups.setdefault(text, []).append(process)
     for text, processes in groups.items():
-        yield f"{_some(processes)} {text}"
+        verb, _, rest = text.partition(" ")
+        plural = _PLURAL.get(verb, verb) if len(processes) > 1 else verb
+        yield f"{_some(processes)} {plural} {rest}"
 
 
 def _gpus_moved(wanted: Wanted, now: Mapping[int, str] | None) -> Iterable[str]:

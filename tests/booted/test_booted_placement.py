@@ -70,7 +70,7 @@ def test_an_overridden_pin_is_found_and_said(box: Box) -> None:
         f"/etc/systemd/system/{DECODE}.d/x.conf", "[Service]\nEnvironmentFile=/etc/pd-units/other.env\n"
     )
     box.sh(f"systemctl daemon-reload; systemctl restart {DECODE}")
-    words = "has CUDA_VISIBLE_DEVICES=0,1, wants 2,3"
+    words = "have CUDA_VISIBLE_DEVICES=0,1, wants 2,3"
     assert words in kept(box, DECODE)["deviations"][0]
     for user in ("root", "operator"):
         found = placement(box, DECODE, user=user)

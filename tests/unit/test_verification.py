@@ -150,6 +150,12 @@ def test_a_pin_that_is_gone():
     assert found == "dsv4-decode: process 7 (python) lacks CUDA_VISIBLE_DEVICES, wants 4,5,6,7"
 
 
+def test_words_agree_with_their_number():
+    wrong = dict(DECODE.environment, CUDA_VISIBLE_DEVICES="0,1,2,3")
+    (found,) = deviations(process(7, environment=wrong), process(8, environment=wrong))
+    assert "processes 7 (sglang::schedul), 8 (sglang::schedul) have CUDA_VISIBLE_DEVICES=0,1,2,3" in found
+
+
 def test_a_rank_that_sees_its_own_gpu_only():
     assert deviations(process(environment=dict(DECODE.environment, CUDA_VISIBLE_DEVICES="6"))) == ()
 

@@ -193,8 +193,9 @@ def check_model(subject: Subject) -> Result:
     yield from _fits(subject, found)
     if not found.problems:
         files = f"{len(found.weights)} file{'s' if len(found.weights) != 1 else ''} of weights"
+        weights = f"{files}, {gib(found.size_bytes)}" if found.weights else "no weights, and none are needed"
         what = f", {found.architecture}" if found.architecture else ""
-        yield good("model", f"{model}: {files}, {gib(found.size_bytes)}{what}")
+        yield good("model", f"{model}: {weights}{what}")
 
 
 def _missing(path: Path) -> Any:
