@@ -38,7 +38,7 @@ _PREFIXES = tuple(
         r"\| (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) {1,8}\| (?:[\w.:<>-]{1,80} (?:\| |- ))?",
         rf"(?:{_SYSLOG}|{_ISO}) (?:\S{{1,64}} )??{_IDENT}\[(?P<pid>\d{{1,8}})\]: ",
         rf"{_SYSLOG} \S{{1,64}} {_IDENT}: ",
-        rf"{_ISO}(?: |$)",
+        rf"(?:\d{{13}}\t)?{_ISO}(?:[ \t]|$)",
         r"(?:stdout|stderr) [FP] ",
         r"\[?[\w.-]{1,64}\]? {0,24}\| ",
         r"(?:- )?[\w.]{1,64} - (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) - ",
