@@ -480,6 +480,20 @@ done
 """
 
 
+def test_what_a_user_may_not_look_into_is_said(box: Box) -> None:
+    text = deployment(**{"/opt/sglang/bin/python": "/root/v/bin/python", "/models/tiny": "/root/models/m"})
+    text = text.replace('user = "sglang"', 'user = "sglang"\nenvironment_files = ["/root/etc/nccl.env"]')
+    text = text.replace("[engine.environment]", '[engine.environment]\nTMPDIR = "/root/tmp"')
+    write_deployment(box, text)
+    box.sh(
+        "mkdir -p /root/v/bin /root/models/m /root/etc /root/tmp; touch /root/etc/nccl.env; chmod 700 /root"
+    )
+    found = look(box, user="operator")
+    assert found.rc == 0
+    for name in ("engine", "model", "environment-files", "limits"):
+        found.failed(name, "/root/", "run preflight as root", severity="warning")
+
+
 def test_install_stops_before_it_touches_anything(box: Box) -> None:
     write_deployment(box, deployment(**{'model = "/models/tiny"': 'model = "/models/none"'}))
     done = pd_units(box, "install", "--skip", "gpu", "--json")

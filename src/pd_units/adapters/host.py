@@ -46,11 +46,14 @@ def installed_version(root: Path, python: str, distribution: str) -> str | None:
     Nothing of that environment is run: it may be writable by the engine's user. None if it is not seen.
     """
     prefix = under(root, Path(python).parent.parent)
-    for folder in sorted(prefix.glob("lib/python3*/site-packages")) + sorted(
-        prefix.glob("lib/python3/dist-packages")
-    ):
-        for info in sorted(folder.glob(f"{distribution}-*.dist-info")):
-            return info.name.removesuffix(".dist-info").partition("-")[2]
+    try:
+        for folder in sorted(prefix.glob("lib/python3*/site-packages")) + sorted(
+            prefix.glob("lib/python3/dist-packages")
+        ):
+            for info in sorted(folder.glob(f"{distribution}-*.dist-info")):
+                return info.name.removesuffix(".dist-info").partition("-")[2]
+    except OSError:
+        return None  # a directory that this user may not look into, or no path at all
     return None
 
 

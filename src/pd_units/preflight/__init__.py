@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from pd_units.errors import ExitCode, Fault, HostError
-from pd_units.preflight.base import Check, Result, Severity, Subject
+from pd_units.preflight.base import Check, Result, Severity, Subject, bad, warning
 from pd_units.preflight.disk import check_disk
 from pd_units.preflight.engine import check_engine
 from pd_units.preflight.environment import check_environment_files
@@ -43,7 +43,18 @@ def run_checks(subject: Subject, *, skip: Collection[str] = ()) -> tuple[Check, 
     """Every check that is not skipped; `gpu` covers `gpu-memory` and the hardware half of `kernel-flags`."""
     skipped = frozenset(skip) | ({"gpu-memory"} if "gpu" in skip else frozenset())
     subject = replace(subject, skip=skipped)
-    return tuple(result for name, check in CHECKS.items() if name not in skipped for result in check(subject))
+    return tuple(result for name in CHECKS if name not in skipped for result in _results(name, subject))
+
+
+def _results(name: str, subject: Subject) -> list[Check]:
+    """The results of one check. Where this user may not look, that is the result."""
+    try:
+        return list(CHECKS[name](subject))
+    except OSError as error:
+        what = f"could not be looked at: {error.strerror}" + (f": {error.filename}" if error.filename else "")
+        if isinstance(error, PermissionError) and not subject.root:
+            return [warning(name, what, "run preflight as root")]
+        return [bad(name, what[:300], f"mend it, or --skip {name}")]
 
 
 def require(checks: Sequence[Check]) -> None:

@@ -38,7 +38,11 @@ def _importable(python: str, module: str, user: str) -> Check:
     key = "router.python" if module == "sglang_router" else "engine.python"
     if account_of(user) is None:
         return bad("engine", f"there is no user {user!r}", f"useradd --system {user}, or mend the user")
-    problem = _interpreter_problem(Path(python), user)
+    try:
+        problem = _interpreter_problem(Path(python), user)
+    except PermissionError:
+        advice = f"run preflight as root: only {user} may look there"
+        return warning("engine", f"{python} is not seen by this user", advice)
     if problem:
         return bad("engine", problem, f"mend {key}, or install the engine there")
     if not can_become(user):

@@ -23,9 +23,13 @@ def check_environment_files(subject: Subject) -> Result:
     files = sorted({file for unit in subject.plan.units for file in unit.environment_files})
     for file in files:
         users = [unit for unit in subject.plan.units if file in unit.environment_files]
-        for result in _check_file(Path(file.removeprefix("-")), users, optional=file.startswith("-")):
-            failed = True
-            yield result
+        path = Path(file.removeprefix("-"))
+        try:
+            results = list(_check_file(path, users, optional=file.startswith("-")))
+        except PermissionError:
+            results = [warning(_NAME_OF_CHECK, f"{path} is not seen by this user", "run preflight as root")]
+        failed = failed or bool(results)
+        yield from results
     yield from _rendered(subject)
     if not failed:
         yield good(_NAME_OF_CHECK, ", ".join(files) or "none declared")
