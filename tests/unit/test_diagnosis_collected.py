@@ -190,6 +190,18 @@ def test_kinds(lines: list[str], cause: str) -> None:
     assert (found.verdict, found.cause) == ("failed", cause)
 
 
+def test_unbalanced_memory_is_fatal_only_as_an_exception() -> None:
+    text = "The memory capacity is unbalanced. Some GPUs may be occupied by other processes."
+    assert read(*LOADING, stamp(text, "TP0")).verdict == "starting"
+    assert read(*died(f"RuntimeError: {text}")).cause == "gpu-occupied"
+
+
+def test_an_allocator_that_is_too_old_is_no_cause() -> None:
+    old = stamp("Mooncake's tensor allocator requires mooncake >= 0.3.8. Fallback to use default allocator.")
+    assert read(*LOADING, old, *died("RuntimeError: PassManager::run failed")[2:]).cause == "unsupported-arch"
+    assert read(*LOADING, old, *died("ValueError: odd")[2:]).cause == "unknown"
+
+
 def test_a_retraction_while_serving_is_no_failure() -> None:
     busy = stamp("Decode out of memory happened. #retracted_reqs: 2, #new_token_ratio: 0.15 -> 0.19", "TP0")
     assert read(stamp("Decode batch. #running-req: 9, #token: 5", "TP0"), busy).verdict == "starting"
