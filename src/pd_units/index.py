@@ -85,7 +85,7 @@ def index_of(
     return Index(
         name=plan.deployment.name,
         generation=generation,
-        timeout_s=plan.deployment.readiness.timeout_s,
+        timeout_s=plan.deployment.readiness.longest_s,
         smoke_test=plan.deployment.readiness.smoke_test,
         units=tuple(
             IndexUnit(

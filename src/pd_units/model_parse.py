@@ -182,11 +182,16 @@ def _readiness(root: Table) -> Readiness:
         return Readiness()
     defaults = Readiness()
     timeout, _ = table.duration("timeout", defaults.timeout_s)
+    extend, _ = table.duration("extend", defaults.extend_s)
     no_progress, declared = table.duration("no_progress", defaults.no_progress_s)
     smoke_test = table.flag("smoke_test", default=defaults.smoke_test)
     table.finish()
     return Readiness(
-        timeout_s=timeout, no_progress_s=no_progress, no_progress_declared=declared, smoke_test=smoke_test
+        timeout_s=timeout,
+        extend_s=extend,
+        no_progress_s=no_progress,
+        no_progress_declared=declared,
+        smoke_test=smoke_test,
     )
 
 

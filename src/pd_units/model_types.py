@@ -92,12 +92,19 @@ class Router:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
     """`[readiness]`, in seconds. `no_progress_declared`: the file set the no-progress time, so that it
-    bounds every phase; the longer allowances of single phases hold for the default only."""
+    bounds every phase; the longer allowances of single phases hold for the default only. `extend_s`: how much
+    longer than `timeout_s` a start may take while it makes progress."""
 
     timeout_s: float = 1800.0
+    extend_s: float = 0.0
     no_progress_s: float = 600.0
     no_progress_declared: bool = False
     smoke_test: bool = True
+
+    @property
+    def longest_s(self) -> float:
+        """The longest start of one unit."""
+        return self.timeout_s + self.extend_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -198,7 +198,7 @@ class _Planner:
             restart_s=_BACKEND_RESTART_S,
             restart_max_s=_BACKEND_RESTART_MAX_S if steps else None,
             restart_steps=steps,
-            start_limit_interval_s=_start_limit_interval_s(start_s, slowest_s),
+            start_limit_interval_s=_start_limit_interval_s(start_s + round(readiness.extend_s), slowest_s),
         )
 
     def router(self, units: Sequence[UnitPlan]) -> UnitPlan:
@@ -207,7 +207,7 @@ class _Planner:
         name = deployment.names.service(Role.ROUTER)
         backends = tuple(Backend(unit.unit, unit.role, unit.url) for unit in units)
         program = Program.router(self.host.router_version)
-        longest_s = max(unit.start_timeout_s or 0 for unit in units)
+        longest_s = max(unit.start_timeout_s or 0 for unit in units) + round(deployment.readiness.extend_s)
         lines = router_lines(deployment, backends_urls(deployment, backends), program, longest_s)
         self._collect(program)
         url = url_of(router.host, router.port)
@@ -259,6 +259,7 @@ class _Planner:
         else:
             argv += ["--no-progress", str(round(readiness.no_progress_s))]
             argv += ["--no-progress-declared"] if readiness.no_progress_declared else []
+            argv += ["--extend", str(round(readiness.extend_s))] if readiness.extend_s else []
         return tuple(map(str, argv))
 
     def _gate(self, unit: str, backends: Sequence[Backend]) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ def servers(image: Image) -> Iterator[Lab]:
         made.install("quiet", 1, args='log-level = "warning"')
         made.install("strict", 1, readiness='timeout = "40s"\nno_progress = "3s"')
         made.install("short", 1, readiness='timeout = "4s"')
+        made.install("longer", 2, readiness='timeout = "4s"\nno_progress = "3s"\nextend = "60s"')
         yield made
 
 
@@ -117,6 +118,17 @@ def test_the_whole_start_is_bounded(servers: Lab) -> None:
     assert (end["timed_out"], end["cause"]) == (True, "timeout")
     assert "not ready within 4 s, last phase: loading weights" in server.said()
     assert server.start()["outcome"] == "timed-out"
+
+
+def test_real_progress_outlives_the_deadline_where_the_file_allows_it(servers: Lab) -> None:
+    moving, stuck = servers.take("longer", 2)
+    moving.drop_in("[Service]\nTimeoutStartSec=5\n")  # systemd's own limit must be extended too
+    moving.begin("delay = { init = 2, weights = 2, kv = 2, graph = 2, uvicorn = 2 }")
+    stuck.begin('hang = "init"')
+    end = stuck.until_ended()
+    assert (end["timed_out"], end["cause"] in ("timeout", "no-progress", "nccl")) == (True, True)
+    moving.until_active()
+    assert moving.start()["seconds"] > 8
 
 
 def test_a_health_answer_on_its_way_is_waited_for(server: Server) -> None:

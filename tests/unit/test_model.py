@@ -303,13 +303,14 @@ def test_values_as_declared() -> None:
         data, "engine/args", {"f": 0.70, "i": -1, "t": True, "n": False, "s": "-x", "l": [1, "a", 0.5]}
     )
     data = changed(data, "standalone/0/numa", [1, 0])
-    data = changed(data, "readiness", {"timeout": "1h 30min", "no_progress": 90})
+    data = changed(data, "readiness", {"timeout": "1h 30min", "no_progress": 90, "extend": "1h"})
     deployment = parse(data)
     assert deployment.engine.environment == {"A": "1", "B": "x", "EMPTY": ""}
     assert deployment.engine.args == {"f": 0.7, "i": -1, "t": True, "n": False, "s": "-x", "l": (1, "a", 0.5)}
     assert deployment.standalone[0].numa == (1, 0)
     assert deployment.readiness.timeout_s == 5400
     assert deployment.readiness.no_progress_s == 90
+    assert deployment.readiness.longest_s == 9000
     assert deployment.readiness.no_progress_declared
 
 
