@@ -100,7 +100,7 @@ def numbers(names: Names) -> tuple[int, ...]:
     folder = generations_dir(names)
     try:
         return tuple(sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit()))
-    except (FileNotFoundError, PermissionError):
+    except OSError:
         return ()
 
 
@@ -242,9 +242,15 @@ def _starts(names: Names, unit: str) -> list[tuple[float, str, float]]:
     return found
 
 
-def judged_generation(names: Names, number: int) -> Generation | None:
-    """As `read_generation`, with what became of it where nobody waited."""
-    return next((each for each in read_generations(names) if each.number == number), None)
+def keep_judgements(names: Names, *, but: int) -> None:
+    """Write down which generations became ready though nobody waited, all `but` one that is being changed.
+
+    Raises: HostError 32.
+    """
+    for each in read_generations(names):
+        kept = read_generation(names, each.number)
+        if each.number != but and kept is not None and kept.result is not each.result:
+            write_outcome(names, each.number, result=str(each.result), seconds_to_ready=each.seconds_to_ready)
 
 
 def last_good(names: Names, *, other_than: int) -> Generation | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
-from pd_units.adapters.signals import Stopped
+from pd_units.adapters.signals import deal_with
 from pd_units.changes import Kind
-from pd_units.errors import ExitCode, PdUnitsError
-from pd_units.generations import Result, judged_generation, prune, write_outcome
+from pd_units.errors import ExitCode, HostError, PdUnitsError
+from pd_units.generations import Result, keep_judgements, prune, read_generation, write_outcome
 from pd_units.goal import Goal, Installed
 from pd_units.manifest import end_operation, note_stopped, read_operation, what_next
 from pd_units.observe import UnitState
@@ -36,7 +36,11 @@ class Installer:
         """
         began = self._clock.wall()
         try:
-            if goal.changes.changed or read_operation(goal.names) is not None:
+            pending = read_operation(goal.names)
+            if goal.changes.changed or pending is not None:
+                under_way = goal.makes_generation or pending is not None
+                with contextlib.suppress(HostError):  # a full disk is met, and told, below
+                    keep_judgements(goal.names, but=goal.index.generation if under_way else 0)
                 self._placer.place(goal)
             return self._run(goal, began, wait=wait)
         except PdUnitsError as error:
@@ -45,7 +49,7 @@ class Installer:
             raise _broke_off(goal, error) from error
         except KeyboardInterrupt as error:
             with contextlib.suppress(PdUnitsError):
-                note_stopped(goal.names, error.signal if isinstance(error, Stopped) else "SIGINT")
+                note_stopped(goal.names, deal_with(error))
             raise
 
     def _run(self, goal: Goal, began: float, *, wait: bool) -> Outcome:
@@ -69,19 +73,10 @@ def conclude(
             outcome.exit_code, Result.FAILED
         )
     report = outcome.reports[0] if outcome.reports else None
-    kept = judged_generation(goal.names, goal.index.generation)
+    kept = read_generation(goal.names, goal.index.generation)
     known_good = kept is not None and kept.result is Result.READY
     if not known_good:
-        units = report.to_json()["units"] if report is not None and outcome.exit_code else []
-        write_outcome(
-            goal.names,
-            goal.index.generation,
-            result=str(result),
-            ended=clock.wall(),
-            message=outcome.message,
-            seconds_to_ready=_seconds(report),
-            failed_units=[unit for unit in units if unit["cause"] != "none"],
-        )
+        _record(goal, outcome, result, report, at=clock.wall())
     if ends:
         end_operation(goal.names)
         prune(goal.names, keep=(goal.index.generation,))
@@ -95,6 +90,30 @@ def conclude(
         message=outcome.message,
         report=report,
     )
+
+
+def _record(
+    goal: Goal, outcome: Outcome, result: Result, report: DeploymentReport | None, *, at: float
+) -> None:
+    """Keep the outcome with its generation. Raises: HostError 32, which tells the outcome too."""
+    units = report.to_json()["units"] if report is not None and outcome.exit_code else []
+    try:
+        write_outcome(
+            goal.names,
+            goal.index.generation,
+            result=str(result),
+            ended=at,
+            message=outcome.message,
+            seconds_to_ready=_seconds(report),
+            failed_units=[unit for unit in units if unit["cause"] != "none"],
+        )
+    except HostError as error:
+        raise HostError(
+            f"generation {goal.index.generation} of {goal.index.name} is in place ({outcome.message}), "
+            "but that could not be recorded",
+            detail=f"{error.brief}: {error.detail}",
+            hint=f"{error.hint}; then `pd-units install {goal.index.name}` records it",
+        ) from error
 
 
 def _seconds(report: DeploymentReport | None) -> float | None:

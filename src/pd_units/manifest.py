@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pd_units import SCHEMA
-from pd_units.adapters.files import read_json, remove, to_json_text, write_json
+from pd_units.adapters.files import read_json, remove, to_json_text, write_atomic, write_json
 from pd_units.adapters.identity import is_alive, process_identity
 from pd_units.errors import HostError
 from pd_units.naming import STATE_ROOT, Names, under
@@ -141,10 +141,15 @@ def read_operation(names: Names) -> Operation | None:
         return Operation(kind="operation", generation=0, began=0.0)
 
 
+def operation_text(operation: Operation) -> str:
+    """An operation that this process is at work on, as it is kept."""
+    value = asdict(replace(operation, doer=process_identity(os.getpid())))
+    return to_json_text({"schema": SCHEMA, **value})
+
+
 def begin_operation(names: Names, operation: Operation) -> None:
     """Record that an operation begins, or how far it has come. Raises: HostError 32."""
-    value = asdict(replace(operation, doer=process_identity(os.getpid())))
-    write_json(operation_path(names), {"schema": SCHEMA, **value})
+    write_atomic(operation_path(names), operation_text(operation))
 
 
 def note_stopped(names: Names, signal: str) -> None:

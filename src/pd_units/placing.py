@@ -23,7 +23,7 @@ from pd_units.adapters.files import (
 )
 from pd_units.changes import Kind, is_own_service
 from pd_units.errors import ExitCode, HostError, PdUnitsError, TemplateError
-from pd_units.generations import drop_generation, generations_dir, write_generation
+from pd_units.generations import drop_generation, generations_dir, numbers, write_generation
 from pd_units.goal import Goal
 from pd_units.index import index_path, index_text, index_to_json
 from pd_units.manifest import (
@@ -35,6 +35,7 @@ from pd_units.manifest import (
     manifest_path,
     manifest_text,
     operation_path,
+    operation_text,
     read_manifest,
     read_operation,
 )
@@ -88,16 +89,16 @@ class Placer:
         require_safe(goal.names)
         self._sweep(goal)
         self._place_shared(goal)
-        with StagedFiles() as staged:
-            operation = self._begin(goal, staged)
+        with StagedFiles() as staged, StagedFiles() as later:
+            self._begin(goal, staged, later)
             self._retire(goal)
             self._settle(goal)
             for unit in goal.changes.units(Kind.WRITE):
                 self._say(f"writing {goal.names.unit_dir / unit}")
             staged.commit()
-        self._remove(goal)
-        self._load(goal)
-        begin_operation(goal.names, replace(operation, phase=Phase.UNITS))
+            self._remove(goal)
+            self._load(goal)
+            later.commit()
 
     def _sweep(self, goal: Goal) -> None:
         """Remove what killed processes left halfway."""
@@ -105,6 +106,8 @@ class Placer:
         files = (index_path(names), manifest_path(names), operation_path(names), retired_path(names))
         sweep(names.state_dir, [*(path.name for path in files), deployment_path(names).name])
         sweep(names.state_dir.parent, [names.shared_manifest.name])
+        for number in numbers(names):
+            sweep(generations_dir(names) / str(number), ["outcome.json"])
         units = (*goal.rendered, *goal.shared)
         sweep(names.unit_dir, [*(unit.name for unit in units), *goal.state.obsolete])
 
@@ -127,8 +130,10 @@ class Placer:
         if enabled:
             self._manager.enable(enabled)
 
-    def _begin(self, goal: Goal, staged: StagedFiles) -> Operation:
+    def _begin(self, goal: Goal, staged: StagedFiles, later: StagedFiles) -> None:
         """Write everything beside its place, and the record that an operation has begun.
+
+        `later` is the record for when systemd has read the files: a disk may be full by then.
 
         Where that fails, nothing has changed, and nothing is left of it.
         """
@@ -144,6 +149,7 @@ class Placer:
             self._stage(goal, staged)
             staged.check()
             operation = self._operation(goal, pending)
+            later.add(operation_path(names), operation_text(replace(operation, phase=Phase.UNITS)))
             begin_operation(names, operation)
         except BaseException as error:
             with contextlib.suppress(PdUnitsError):
@@ -154,7 +160,6 @@ class Placer:
             if isinstance(error, HostError) and pending is None:
                 raise _unchanged(error) from error
             raise
-        return operation
 
     def _stage(self, goal: Goal, staged: StagedFiles) -> None:
         names, written = goal.names, set(goal.changes.units(Kind.WRITE))
@@ -224,9 +229,10 @@ class Placer:
         enabled = [unit for unit in goal.changes.units(Kind.ENABLE) if unit not in own]
         if enabled:
             self._manager.enable(enabled)
-            for folder in (goal.names.unit_dir, *goal.names.unit_dir.glob("*.wants")):
+            wants = ("multi-user.target.wants", f"{goal.names.target}.wants")
+            for folder in (goal.names.unit_dir, *(goal.names.unit_dir / name for name in wants)):
                 with contextlib.suppress(OSError):
-                    sync_directory(folder)
+                    sync_directory(folder)  # systemd leaves its links to the kernel's leisure
         if not goal.changes.of(Kind.RELOAD):
             return
         self._manager.reload()

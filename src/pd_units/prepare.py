@@ -20,7 +20,7 @@ from pd_units.manifest import read_operation
 from pd_units.model import Deployment, check_together, lint, parse_deployment
 from pd_units.naming import CONFIG_DIR, Names
 from pd_units.pinning import moved_gpus
-from pd_units.placing import deployment_path
+from pd_units.placing import deployment_path, require_safe
 from pd_units.plan import Plan, make_plan
 from pd_units.ports import Manager
 from pd_units.preflight import Check, Subject, require, run_checks
@@ -216,6 +216,8 @@ def prepare(
 
     With `strict`, a failed preflight check raises HostError 13. Raises: TemplateError 20, 21; HostError 32.
     """
+    if strict:
+        require_safe(Names(source.deployment.name, choices.root))
     deployment, names = source.deployment, Names(source.deployment.name, choices.root)
     rendered, shared = render_units(plan), shared_units()
     state = read_installed(names, rendered, shared, deployment.retires, manager, adopt=choices.adopt)
@@ -230,7 +232,8 @@ def prepare(
     if strict:
         require(checks)
     refuse_foreign(state, adopt=choices.adopt)
-    if changes.of(Kind.WRITE):
+    if changes.of(Kind.WRITE, Kind.RELOAD, Kind.START, Kind.RESTART):
+        # With the drop-ins that are on disk now: systemd-analyze finds them by the units' names.
         verify_units((*rendered, *shared))
     number = next_number(names, rendered, changes, current_generation(deployment.name, choices.root))
     fragments = {unit.name: fragment_digest(unit.text) for unit in rendered}

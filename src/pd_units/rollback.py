@@ -10,7 +10,6 @@ from pd_units.generations import (
     Generation,
     Result,
     content_digest,
-    judged_generation,
     last_good,
     read_generation,
     read_generations,
@@ -112,7 +111,7 @@ def way_back(goal: Goal, outcome_code: ExitCode) -> Generation | None:
     """
     if not outcome_code or goal.kind != "install":
         return None
-    kept = judged_generation(goal.names, goal.index.generation)
+    kept = read_generation(goal.names, goal.index.generation)
     if kept is not None and kept.result is Result.READY:
         return None
     return last_good(goal.names, other_than=goal.index.generation)

@@ -8,8 +8,8 @@ from typing import Any
 
 from pd_units.adapters.http import Answer, Request, fetch
 from pd_units.adapters.procfs import command_line
-from pd_units.errors import ExitCode
-from pd_units.index import Index, IndexUnit
+from pd_units.errors import ExitCode, PdUnitsError
+from pd_units.index import Index, IndexUnit, read_index
 from pd_units.manifest import Operation, operation_words
 from pd_units.naming import Role, stem
 from pd_units.observe import RouterView, UnitReport, UnitState, is_backend, observe_unit, summary
@@ -218,6 +218,7 @@ def wait_until_ready(
     smoke, failed_at = SmokeTests(), None
     manager.watch([unit.unit for index in indexes for unit in index.units])
     while True:
+        indexes = tuple(map(_as_it_is_now, indexes))
         reports = tuple(
             observe_deployment(manager, index, smoke, smoke_wait_s=_SMOKE_LOOK_S) for index in indexes
         )
@@ -241,6 +242,14 @@ def wait_until_ready(
                 exit_code=ExitCode.NOT_READY, message=_timeout(reports, timeout_s), reports=reports
             )
         manager.pump(min(_LOOK_S, max(left, 0.01)))
+
+
+def _as_it_is_now(index: Index) -> Index:
+    """The index again: an install, or the recovery at boot, may put another generation in place meanwhile."""
+    try:
+        return read_index(index.name) or index
+    except PdUnitsError:
+        return index
 
 
 def _ending(units: Iterable[UnitReport]) -> bool:

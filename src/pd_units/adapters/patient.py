@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from pd_units.adapters.signals import raise_if_stopped
 from pd_units.errors import ExitCode, HostError
 from pd_units.ports import ActiveState, Manager, UnitStatus
 
@@ -32,6 +33,7 @@ class PatientManager:
         deadline = time.monotonic() + self._patience_s
         unanswered = False
         while True:
+            raise_if_stopped()
             try:
                 if unanswered:
                     answer = done()

@@ -18,24 +18,45 @@ class Stopped(KeyboardInterrupt):
         self.signal = name
 
 
+class _Request:
+    """The signal that has come, "" if none."""
+
+    name = ""
+
+
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """Within it the first SIGINT, SIGTERM or SIGHUP raises Stopped; later ones let its clean-up go on.
+    """Within it SIGINT, SIGTERM and SIGHUP raise Stopped. A signal that is ignored (nohup) stays ignored.
 
-    A signal that is ignored (nohup) stays ignored.
+    Python drops an exception that is raised while it runs a finalizer or a callback from C:
+    `raise_if_stopped` raises it again then.
     """
     before = {number: signal.getsignal(number) for number in _NUMBERS}
     handled = [number for number in _NUMBERS if before[number] is not signal.SIG_IGN]
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        for each in handled:
-            signal.signal(each, signal.SIG_IGN)
-        raise Stopped(signal.Signals(number).name)
+        _Request.name = signal.Signals(number).name
+        raise Stopped(_Request.name)
 
     for number in handled:
         signal.signal(number, on_signal)
     try:
         yield
     finally:
+        _Request.name = ""
         for number in handled:
             signal.signal(number, before[number])
+
+
+def raise_if_stopped() -> None:
+    """Raises: Stopped if a signal has come that nothing has dealt with."""
+    if _Request.name:
+        raise Stopped(_Request.name)
+
+
+def deal_with(error: KeyboardInterrupt) -> str:
+    """The signal that an interruption came from; from now on no further one disturbs the clean-up."""
+    _Request.name = ""
+    for number in _NUMBERS:
+        signal.signal(number, signal.SIG_IGN)
+    return error.signal if isinstance(error, Stopped) else "SIGINT"

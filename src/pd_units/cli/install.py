@@ -12,7 +12,7 @@ import click
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
 from pd_units.adapters.offline import OfflineManager
-from pd_units.adapters.signals import Stopped, stoppable
+from pd_units.adapters.signals import deal_with, stoppable
 from pd_units.cli.answers import failed_before, interrupted
 from pd_units.cli.options import DURATION, UNKNOWN_TOPOLOGY, skip_option, topology_of, topology_option
 from pd_units.cli.output import emit, envelope, json_option, warn
@@ -189,8 +189,7 @@ class _Run:
                 return failed_before(goal, failed, self._manager)
             done = self._apply()
         except KeyboardInterrupt as error:
-            signal = error.signal if isinstance(error, Stopped) else "SIGINT"
-            return interrupted(goal, signal, self._manager)
+            return interrupted(goal, deal_with(error), self._manager)
         if done.report is None:
             return done
         # Nothing has moved since the last measurement if nothing was changed.

@@ -6,7 +6,7 @@ import click
 
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
-from pd_units.adapters.signals import Stopped, stoppable
+from pd_units.adapters.signals import deal_with, stoppable
 from pd_units.cli.options import DURATION
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.cli.progress import Progress
@@ -73,7 +73,8 @@ def _restart(
         return Outcome(exit_code=ExitCode.OK, message="nothing to restart", reports=())
     names, clock = index.names, SystemClock()
     require_safe(names)
-    mine = read_operation(names) is None  # an interrupted install stays to be finished
+    pending = read_operation(names)
+    mine = pending is None or pending.kind == "restart"  # an interrupted install stays to be finished
     if mine:
         operation = Operation(
             kind="restart",
@@ -88,7 +89,7 @@ def _restart(
     try:
         outcome = stepper.run(index, steps, {})
     except KeyboardInterrupt as error:
-        signal = error.signal if isinstance(error, Stopped) else "SIGINT"
+        signal = deal_with(error)
         if mine:
             note_stopped(names, signal)
         message = f"the restart was interrupted by {signal}; what was begun goes on: pd-units status"

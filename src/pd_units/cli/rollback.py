@@ -8,7 +8,7 @@ import click
 
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
-from pd_units.adapters.signals import Stopped, stoppable
+from pd_units.adapters.signals import deal_with, stoppable
 from pd_units.cli.answers import interrupted
 from pd_units.cli.options import DURATION
 from pd_units.cli.output import emit, envelope, json_option
@@ -78,8 +78,7 @@ def _roll_back(goal: Goal, manager: Manager, timeout_s: float | None) -> Install
     try:
         return conclude(goal, installer.apply(goal), clock)
     except KeyboardInterrupt as error:
-        signal = error.signal if isinstance(error, Stopped) else "SIGINT"
-        return interrupted(goal, signal, manager)
+        return interrupted(goal, deal_with(error), manager)
 
 
 def _show(goal: Goal, *, as_json: bool) -> int:

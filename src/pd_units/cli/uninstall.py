@@ -8,7 +8,7 @@ import click
 
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
-from pd_units.adapters.signals import Stopped, stoppable
+from pd_units.adapters.signals import deal_with, stoppable
 from pd_units.changes import ChangeSet
 from pd_units.cli.options import DURATION
 from pd_units.cli.output import emit, envelope, json_option
@@ -95,7 +95,7 @@ def _uninstall(
             restore_retired=restore_retired,
         )
     except KeyboardInterrupt as error:
-        signal = error.signal if isinstance(error, Stopped) else "SIGINT"
+        signal = deal_with(error)
         note_stopped(names, signal)
         return signal
     return ""
