@@ -98,6 +98,12 @@ def read_live(names: Names, unit: str, invocation_id: str) -> LiveVerdict | None
     return _read(LiveVerdict, _live_path(names, unit), invocation_id)
 
 
+def read_last_live(names: Names, unit: str) -> LiveVerdict | None:
+    """The live verdict of a unit, of whichever invocation; it outlives a unit that is stopped."""
+    value = read_json(_live_path(names, unit))
+    return read_live(names, unit, str(value.get("invocation_id"))) if value is not None else None
+
+
 def write_end(names: Names, end: EndOfLife) -> None:
     """Record how a life ended: what everybody may know, and its log lines for the journal's readers."""
     group, mode = None, 0o600

@@ -24,6 +24,7 @@ VERBS = (
     "install",
     "wait-ready",
     "status",
+    "timeline",
     "diagnose",
     "restart",
     "history",

@@ -8,34 +8,33 @@ from __future__ import annotations
 
 import time
 
-from pd_units.adapters.notify import send_status
 from pd_units.errors import PdUnitsError
 from pd_units.naming import stem
 from pd_units.ports import ActiveState, Manager, UnitStatus
-from pd_units.supervise.command import EX_OK, Stop, Task, Terminated, after_signal, connect, say
+from pd_units.supervise.command import EX_OK, Stop, Task, Terminated, after_signal, connect, publish, say
 from pd_units.verdicts import LiveVerdict, write_live
 
 _RECHECK_S = 1.0
+_PASSED = "gate-passed"
 
 
 def pass_gate(task: Task, stop: Stop) -> int:
     """Wait for the backends; the exit code."""
     manager: Manager | None = None
-    said = ""
+    said, began = "", time.time()
     while True:
         try:
             manager = manager or connect()
             waiting, invocations = _look(manager, task)
             stop.check()
             if not waiting:
-                _write(task, "gate-passed", "", invocations)
+                _write(task, _PASSED, "", invocations, began)
                 say("every backend is ready: the router may start")
                 return EX_OK
             text = "waiting for " + ", ".join(waiting)
             if text != said:
-                send_status(text)
                 say(text)
-                _write(task, "gate", text, {})
+                _write(task, "gate", text, {}, began)
                 said = text
             if manager is not None:
                 manager.pump(_RECHECK_S)
@@ -75,14 +74,18 @@ def _words(status: UnitStatus) -> str:
     )
 
 
-def _write(task: Task, state: str, text: str, invocations: dict[str, str]) -> None:
+def _write(task: Task, state: str, text: str, invocations: dict[str, str], began: float) -> None:
+    phase = "waiting for backends"
     verdict = LiveVerdict(
         unit=task.unit,
         invocation_id=task.invocation_id,
         state=state,
-        phase="waiting for backends",
+        phase=phase,
         detail=text,
-        since=time.time(),
+        since=began,
         backends=invocations,
+        phases=({"name": "gate", "text": phase, "at_s": 0.0},),
     )
-    write_live(task.names, verdict)
+    if state == _PASSED:
+        write_live(task.names, verdict)  # the router's watch compares with it: without it, rather wait
+    publish(task, verdict, text or "every backend is ready")
