@@ -42,7 +42,7 @@ _PREFIXES = tuple(
         r"(?:stdout|stderr) [FP] ",
         r"\[?[\w.-]{1,64}\]? {0,24}\| ",
         r"(?:- )?[\w.]{1,64} - (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) - ",
-        r"\([\w.:]{1,64} pid=\d{1,8}(?:, ip=[\w.:]{1,64})?\) ",
+        r"\([\w.:]{1,64}(?:\([^()]{0,80}\))? pid=\d{1,8}(?:, ip=[\w.:]{1,64})?\) ",
         r"\[pod/[^\]]{1,200}\] ",
         r"\[[Rr]ank\d{1,4}\]: ?",
         r"\[[A-Z][\w .()-]{1,40}\](?: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d)? ",
@@ -199,7 +199,7 @@ def is_usage(body: str) -> bool:
 
 def find_bar(body: str) -> tuple[Bar, str] | None:
     """The last progress bar in `body`, and the text behind it; None without a bar."""
-    if "%" not in body or not any(unit in body for unit in ("it]", "it/s", "s/it", "B/s]")):
+    if "%" not in body or not any(unit in body for unit in ("it]", "s/it", "/s]", "it/s")):
         return None
     last, before = None, 0
     for match in _BAR.finditer(body):

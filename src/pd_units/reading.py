@@ -156,13 +156,16 @@ class Reading:
             return
         if rule.deliberate and life.stop_at is not None:
             return
-        cause = rule.cause
+        cause, placed = rule.cause, True
         if cause is None:
             frames = raised.frames if raised is not None else tuple(self._tracebacks.frames)
             tag = raised.tag if raised is not None else self._tracebacks.tag
             phase = life.phase.of(tag)
             cause = place_out_of_memory(self.rules, window, frames, phase.name if phase else None)
-        life.hit(rule, cause, rule.strength, line, window, self.at)
+            placed = bool(frames) or phase is not None
+        hit = life.hit(rule, cause, rule.strength, line, window, self.at)
+        if not placed and hit.count == 1:
+            hit.rank += 1  # one whose place is known says more
         if rule.last_word:
             life.thrown_at = self.at
 

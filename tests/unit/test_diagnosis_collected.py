@@ -91,6 +91,7 @@ def test_a_later_launch_is_another_life() -> None:
         "ERROR 2026-01-02T03:04:05.514514570Z ",
         "Jan 2, 2026 @ 03:04:05.892    ",
         "Fri Jan  2 03:04:05 2026[1,3]<stderr>:",
+        "(Worker(rank=4 pod=oak-0) pid=77, ip=10.0.0.7) ",
         "01-02 03:04:05.784 ",
     ],
 )
@@ -110,6 +111,26 @@ def test_a_stamp_behind_the_blanks_of_an_overwritten_bar() -> None:
         " " * 150 + stamp("Scheduler hit an exception: Traceback (most recent call last):", "TP3")
     )
     assert (message.tag, message.stamped) == ("TP3", True)
+
+
+def test_a_bar_of_any_unit_ends_before_the_next_message() -> None:
+    bar = "[AutoTuner]: Tuning oak_decode:   0%|          | 0/21 [00:00<?, ?profile/s]"
+    lines = [
+        *LOADING,
+        bar + DIED[0],
+        *frame("x/fmha.py", "run"),
+        "InternalError: fmha.cuh:37: Unsupported architecture",
+    ]
+    found = read(*lines)
+    assert (found.verdict, found.cause) == ("failed", "unsupported-arch")
+    assert read(*lines[:3]).verdict == "failed"
+
+
+def test_an_out_of_memory_whose_place_is_known_goes_before_one_without() -> None:
+    lines = ["CUDA Error: out of memory (2) /opt/flashinfer/handler.cuh: line 12", *DIED]
+    lines += frame("sglang/srt/managers/scheduler.py", "event_loop_normal")
+    found = read(*lines, "RuntimeError: Decode failed with error out of memory")
+    assert found.cause == "oom-kv-cache"
 
 
 # --------------------------------------------------------------------------------------- cut tracebacks
@@ -200,6 +221,19 @@ def test_an_allocator_that_is_too_old_is_no_cause() -> None:
     old = stamp("Mooncake's tensor allocator requires mooncake >= 0.3.8. Fallback to use default allocator.")
     assert read(*LOADING, old, *died("RuntimeError: PassManager::run failed")[2:]).cause == "unsupported-arch"
     assert read(*LOADING, old, *died("ValueError: odd")[2:]).cause == "unknown"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Audio input requires oakcodec to be installed; it is off",
+        "Please install flashinfer to use a faster kernel",
+        "Call to ibv_oak failed with error code 22",
+    ],
+)
+def test_advice_in_a_healthy_start_names_no_cause(text: str) -> None:
+    assert read(*LOADING, stamp(text, "TP0")).verdict == "starting"
+    assert read(*LOADING, stamp(text, "TP0"), *died("ValueError: odd")[2:]).cause == "unknown"
 
 
 def test_a_retraction_while_serving_is_no_failure() -> None:
