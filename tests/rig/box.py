@@ -165,7 +165,7 @@ class Box:
                 inner = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()
                 if comm == "systemd" and len(inner) > 2 and inner[-1] == "1":
                     return int(child)
-        except FileNotFoundError as error:
+        except (FileNotFoundError, ProcessLookupError) as error:
             stat = Path(f"/proc/{nspawn}/stat")
             if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z":
                 raise BoxError(f"{self.name} did not boot\n{self.console()}") from error
