@@ -9,10 +9,11 @@ from pd_units.index import Index
 from pd_units.naming import Names
 from pd_units.observe import UnitReport, UnitState
 from pd_units.ports import ActiveState, Clock, Manager
+from pd_units.routing import Router, is_routed
 from pd_units.schedule import Do, Step
 from pd_units.stopping import stop_unit
 from pd_units.verdicts import EndOfLife, read_last_end
-from pd_units.waiting import Outcome, Watcher, wait_until_ready, wait_until_serving
+from pd_units.waiting import DeploymentReport, Outcome, Watcher, wait_until_ready, wait_until_serving
 
 # The router's own start, after its backends: its worker check, and the first generation.
 ROUTER_S = 180.0
@@ -67,6 +68,7 @@ class Stepper:
                 done = self._wait_for_spare(index, step)
                 if done.exit_code:
                     return done
+                self._take_out(index, step)
             self._take(step, reasons)
             if step.wait and wait:
                 done = self.wait(index, step.units, began, only=step.units)
@@ -103,6 +105,32 @@ class Stepper:
         )
         return Outcome(exit_code=ExitCode.NOT_READY, message=message, reports=outcome.reports)
 
+    def _take_out(self, index: Index, step: Step) -> None:
+        """Have the router send nothing more to what is about to restart."""
+        router = self._router(index)
+        for unit in index.units:
+            if router is None or unit.unit not in step.units or not is_routed(unit):
+                continue
+            if router.take_out(unit.url):
+                self._say(f"{unit.unit} gets no more requests from the router")
+
+    def _router(self, index: Index) -> Router | None:
+        if index.router is None:
+            return None
+        return Router(index.names, index.router, self._manager, self._clock, self._say)
+
+    def _looked(self, reports: Sequence[DeploymentReport]) -> None:
+        """Show what is so, and give a router back what it lacks and what is ready again."""
+        self._seen(reports)
+        for report in reports:
+            router = self._router(report.index)
+            if router is None or report.router is None or not report.router.missing:
+                continue
+            ready = [unit.declared.url for unit in report.units if unit.state is UnitState.READY]
+            back = [url for url in report.router.missing if url in ready]
+            if back:
+                router.bring_back(back)
+
     def wait(
         self, index: Index, started: Sequence[str], began: float, *, only: Sequence[str] = ()
     ) -> Outcome:
@@ -120,7 +148,7 @@ class Stepper:
             [index],
             timeout_s=total_s,
             clock=self._clock,
-            seen=self._seen,
+            seen=self._looked,
             selected=selected,
             routed=bool(only),
             failing=failing,

@@ -93,6 +93,8 @@ def uninstall(
         say(f"removing {names.unit_dir / unit}")
         remove(names.unit_dir / unit)
     sweep(names.unit_dir, units)
+    if not set(installed_names()) - {names.deployment}:
+        sweep_shared(names)
     if changes.of(Kind.RELOAD):
         manager.reload()
     for unit in units:
@@ -102,6 +104,17 @@ def uninstall(
     if restore_retired:
         _restore(names, manager, say)
     _forget(names, purge=purge)
+
+
+def sweep_shared(names: Names) -> None:
+    """Remove what a killed first install left on its way to the files that all deployments share.
+
+    Raises: HostError 32.
+    """
+    sweep(names.unit_dir, (unit.name for unit in shared_units()))
+    sweep(names.shared_manifest.parent, (names.shared_manifest.name,))
+    with contextlib.suppress(OSError):
+        names.shared_manifest.parent.rmdir()  # only if nothing is left in it
 
 
 def _begin(names: Names, clock: Clock, *, purge: bool, restore_retired: bool) -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pd_units.adapters.http import Answer, Request, fetch
-from pd_units.adapters.procfs import command_line
 from pd_units.errors import ExitCode, PdUnitsError
+from pd_units.execstart import exec_start
 from pd_units.index import Index, IndexUnit, read_index
 from pd_units.manifest import Operation, operation_words
 from pd_units.naming import Role, stem
@@ -144,7 +144,7 @@ def _router_view(
         return RouterView(
             unit=declared.unit, ready=False, asked=False, detail=f"the router is {report.state}"
         )
-    headers = smoke_headers(command_line(report.status.main_pid))
+    headers = smoke_headers(exec_start(index.names, declared.unit))
     answer = fetch(f"{declared.url}/readiness", headers=headers, timeout_s=5.0)
     counts = answer.json() if isinstance(answer.json(), dict) else {}
     if answer.status != 200:

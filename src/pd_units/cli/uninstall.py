@@ -13,13 +13,13 @@ from pd_units.changes import ChangeSet
 from pd_units.cli.options import DURATION
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.errors import DeploymentError, ExitCode
-from pd_units.index import read_index
+from pd_units.index import known_names, read_index
 from pd_units.manifest import manifest_path, note_stopped, operation_path
 from pd_units.naming import RUN_ROOT, Names, name_problem
 from pd_units.ports import Manager
 from pd_units.prepare import connect, require_root
 from pd_units.report import changes_text
-from pd_units.uninstall import plan_uninstall, uninstall
+from pd_units.uninstall import plan_uninstall, sweep_shared, uninstall
 
 
 @click.command(name="uninstall")
@@ -44,6 +44,8 @@ def command(
     manager = connect(needed=True)
     assert manager is not None
     if not _installed(names) and not (purge and names.state_dir.exists()):
+        if not check:
+            sweep_shared(names)
         message = f"no deployment {name!r} is installed: nothing to do"
         emit(as_json, envelope(ExitCode.OK, message, changed=False, deployments=[]), message)
         return ExitCode.OK
@@ -75,9 +77,10 @@ def command(
 
 
 def _installed(names: Names) -> bool:
-    """Whether anything of it is there; a damaged index counts."""
+    """Whether anything of it is there, or what all deployments share without any deployment."""
     there = manifest_path(names).exists() or operation_path(names).exists()
-    return there or read_index(names.deployment) is not None
+    shared_alone = names.shared_manifest.exists() and not known_names()
+    return there or shared_alone or read_index(names.deployment) is not None
 
 
 def _uninstall(
