@@ -56,7 +56,8 @@ class EndOfLife:
     """How a life ended.
 
     `was_ready` says whether it had become ready; `requested` whether somebody asked for the stop; `timed_out`
-    whether a clock ran out with the engine alive.
+    whether a clock ran out with the engine alive; `by_watcher` whether the watcher killed the engine itself, so
+    that the exit status tells only of that.
     `service_result`, `exit_code` and `exit_status` are systemd's words (systemd.exec(5)).
     `evidence` holds (text, source) pairs.
     """
@@ -67,6 +68,7 @@ class EndOfLife:
     was_ready: bool = False
     requested: bool = False
     timed_out: bool = False
+    by_watcher: bool = False
     cause: str = "unknown"
     phase: str | None = None
     retried: bool = True

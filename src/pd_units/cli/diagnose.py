@@ -59,13 +59,15 @@ def read_lives(name: str) -> Sequence[UnitText]:
             invocation_id=unit.status.invocation_id,
             main_pid=unit.status.exec_main_pid,
             since_mono_us=unit.status.exec_main_start_mono_us,
+            namespace=unit.status.log_namespace,
         )
+        killed = unit.end is not None and unit.end.by_watcher  # PID 1's lines would only tell of that
         lines = journal.read_life(life) if life.invocation_id else []
         texts.append(
             UnitText(
                 unit=unit.unit,
                 role=str(unit.declared.role),
-                entries=[(line.text, line.of_manager) for line in lines],
+                entries=[(line.text, line.of_manager) for line in lines if not (killed and line.of_manager)],
                 exit_status=_recorded_exit(unit.end),
                 alive=unit.status.main_pid != 0,
             )
@@ -75,7 +77,7 @@ def read_lives(name: str) -> Sequence[UnitText]:
 
 def _recorded_exit(end: EndOfLife | None) -> ExitStatus | None:
     """How the recorded life ended; None if it runs, or if we ended it ourselves."""
-    if end is None or not end.exit_status or end.requested:
+    if end is None or not end.exit_status or end.requested or end.by_watcher:
         return None
     exited = end.exit_code == "exited"
     return ExitStatus.parse(end.exit_status if exited else f"SIG{end.exit_status.removeprefix('SIG')}")

@@ -96,6 +96,7 @@ def _with_cause(
         end,
         cause=cause,
         timed_out=timed_out,
+        by_watcher=_ended_by_watcher(live),
         phase=diagnosis.phase,
         retried=task.role is Role.ROUTER or cause not in NOT_RETRIED,
         advice=classifier.rules.advice.get(Cause(cause), ""),
