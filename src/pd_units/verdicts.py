@@ -56,8 +56,8 @@ class EndOfLife:
     """How a life ended.
 
     `was_ready` says whether it had become ready; `requested` whether somebody asked for the stop; `timed_out`
-    whether a clock ran out with the engine alive; `by_watcher` whether the watcher killed the engine itself, so
-    that the exit status tells only of that.
+    whether a clock ran out with the engine alive; `by_watcher` whether the watcher killed the engine, so that
+    the exit status tells only of that.
     `service_result`, `exit_code` and `exit_status` are systemd's words (systemd.exec(5)).
     `evidence` holds (text, source) pairs.
     """
