@@ -38,11 +38,15 @@ class ExitCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong with an input: `where` (a key path, a file, a unit), `what`, and what to do."""
+    """One thing wrong with an input: `where` (a key path, a file, a unit), `what`, and what to do.
+
+    `placement`: it is an overlap on the host (a port, a GPU), not a mistake in the writing of the file.
+    """
 
     where: str
     what: str
     hint: str = ""
+    placement: bool = False
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}" + (f" ({self.hint})" if self.hint else "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pd_units.errors import DeploymentError, ExitCode
-from pd_units.model_check import check_together, lint
+from pd_units.model_check import check_together, lint, together_code
 from pd_units.model_parse import parse_deployment
 from pd_units.model_types import (
     DEFAULT_BOOTSTRAP_PORT,
@@ -40,6 +40,7 @@ __all__ = [
     "lint",
     "parse_deployment",
     "read_deployment",
+    "together_code",
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from pd_units.errors import Fault
+from pd_units.errors import ExitCode, Fault
 from pd_units.model_fields import Faults, join_key
 from pd_units.model_types import ArgValue, Deployment, Instance
 from pd_units.sm120 import lint_flags
@@ -144,13 +144,19 @@ def check_together(deployments: Sequence[Deployment]) -> tuple[Fault, ...]:
         for port, where in ports_of(deployment):
             owner, place = ports.setdefault(port, (deployment.name, where))
             if owner != deployment.name:
-                faults.append(Fault(f"{label}: {where}", f"port {port} is used by {owner} ({place}) already"))
+                what = f"port {port} is used by {owner} ({place}) already"
+                faults.append(Fault(f"{label}: {where}", what, placement=True))
         for number, unit in enumerate(deployment.retires):
             for victim in deployments:
                 if victim.name != deployment.name and victim.names.owns(unit):
                     where = f"{label}: deployment.retires[{number}]"
                     faults.append(Fault(where, f"{unit} belongs to the deployment {victim.name}"))
     return tuple(faults)
+
+
+def together_code(faults: Sequence[Fault]) -> ExitCode:
+    """The exit code of what `check_together` found: 12 if they only collide on the host, else 11."""
+    return ExitCode.PLACEMENT if all(fault.placement for fault in faults) else ExitCode.INVALID
 
 
 def lint(deployment: Deployment) -> tuple[Fault, ...]:

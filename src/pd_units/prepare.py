@@ -17,7 +17,7 @@ from pd_units.goal import Goal, next_number
 from pd_units.index import current_generation, index_of, installed_names, known_names, read_index
 from pd_units.installed import read_installed, refuse_foreign
 from pd_units.manifest import read_operation
-from pd_units.model import Deployment, check_together, lint, parse_deployment
+from pd_units.model import Deployment, check_together, lint, parse_deployment, together_code
 from pd_units.naming import CONFIG_DIR, Names
 from pd_units.pinning import moved_gpus
 from pd_units.placing import deployment_path, require_safe
@@ -95,8 +95,15 @@ def deployment_files(files: Sequence[str]) -> tuple[Path, ...]:
 
 def _named(word: str) -> Path:
     path = Path(word)
-    if path.exists() or "/" in word or word not in known_names():
+    if path.exists() or "/" in word or path.suffix:
         return path
+    if word not in known_names():
+        raise DeploymentError(
+            f"{word}: no such file, and no such deployment",
+            detail=f"installed: {', '.join(known_names()) or 'none'}",
+            hint="name a deployment file, or an installed deployment",
+            exit_code=ExitCode.UNREADABLE,
+        )
     names = Names(word)
     operation = read_operation(names)
     if operation is not None and operation.generation:
@@ -123,7 +130,9 @@ def read_sources(paths: Sequence[Path]) -> tuple[Source, ...]:
     deployments = [source.deployment for source in sources]
     faults = check_together(deployments)
     if faults:
-        raise DeploymentError("the deployments do not fit together", faults=faults)
+        raise DeploymentError(
+            "the deployments do not fit together", faults=faults, exit_code=together_code(faults)
+        )
     return tuple(sources)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
 import os
 import sys
@@ -14,6 +15,8 @@ import click
 from pd_units import __version__
 from pd_units.cli.output import emit_error
 from pd_units.errors import ExitCode, PdUnitsError
+
+_OUTPUT_FAULTS = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
 
 VERBS = (
     "init",
@@ -87,6 +90,10 @@ def run(args: Sequence[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return ExitCode.OK
+    except OSError as error:
+        if error.filename is not None or error.errno not in _OUTPUT_FAULTS:
+            raise
+        return _no_output(error)
 
 
 def _usage(as_json: bool, error: click.ClickException) -> int:
@@ -97,10 +104,22 @@ def _usage(as_json: bool, error: click.ClickException) -> int:
     return ExitCode.USAGE
 
 
+def _no_output(error: OSError) -> int:
+    """What was to be done is done; its answer could not be written."""
+    with contextlib.suppress(OSError):
+        click.echo(f"pd-units: cannot write the answer: {error.strerror}", err=True)
+    return ExitCode.WRITE_FAILED
+
+
 def main() -> None:
     """The console script."""
     code = run(sys.argv[1:])
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        pass  # the reader has what it wanted
+    except (OSError, ValueError) as error:
+        code = _no_output(error) if isinstance(error, OSError) else code
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()
     os._exit(code)  # GLib's own thread can crash an interpreter that is being taken down

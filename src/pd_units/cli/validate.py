@@ -9,7 +9,7 @@ import click
 
 from pd_units.cli.output import emit, envelope, json_option, warn
 from pd_units.errors import DeploymentError, ExitCode, Fault
-from pd_units.model import Deployment, check_together, lint, read_deployment
+from pd_units.model import Deployment, check_together, lint, read_deployment, together_code
 from pd_units.pinning import check_gpus_together
 
 
@@ -42,7 +42,7 @@ def command(files: tuple[Path, ...], as_json: bool) -> int:
     together = check_together(good)
     warn(check_gpus_together(good))
     if together:
-        code = max(code, ExitCode.INVALID)
+        code = max(code, together_code(together))
         lines += ["the files do not fit together", *(f"  {fault}" for fault in together)]
     message = "valid" if code is ExitCode.OK else "invalid"
     faults = [{"file": each["file"], **fault} for each in reports for fault in each["faults"]]

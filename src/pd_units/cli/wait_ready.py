@@ -51,8 +51,10 @@ def command(
     def selected(unit: UnitReport) -> bool:
         return (not role or unit.declared.role in role) and (not wanted or unit.unit in wanted)
 
-    if not any(not role or unit.role in role for index in indexes for unit in index.units):
-        raise DeploymentError(f"no unit has the role {', '.join(role)}", exit_code=ExitCode.UNREADABLE)
+    declared = [unit for index in indexes for unit in index.units]
+    if not any((not role or u.role in role) and (not wanted or u.unit in wanted) for u in declared):
+        asked = " and ".join(part for part in (", ".join(role), ", ".join(sorted(wanted))) if part)
+        raise DeploymentError(f"no unit is both {asked}", exit_code=ExitCode.UNREADABLE)
     manager = connect(needed=True)
     assert manager is not None
     clock = SystemClock()
