@@ -114,7 +114,10 @@ def way_back(goal: Goal, outcome_code: ExitCode) -> Generation | None:
     kept = read_generation(goal.names, goal.index.generation)
     if kept is not None and kept.result is Result.READY:
         return None
-    return last_good(goal.names, other_than=goal.index.generation)
+    good = last_good(goal.names, other_than=goal.index.generation)
+    if good is not None and good.content == content_digest(goal.rendered):
+        return None  # an earlier install of the very same units: there is nothing to go back to
+    return good
 
 
 def roll_back_failed(

@@ -10,7 +10,7 @@ from pd_units.adapters.signals import deal_with, stoppable
 from pd_units.cli.options import DURATION
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.cli.progress import Progress
-from pd_units.errors import ExitCode
+from pd_units.errors import DeploymentError, ExitCode
 from pd_units.index import Index, index_to_json, read_indexes
 from pd_units.manifest import Operation, Phase, begin_operation, end_operation, note_stopped, read_operation
 from pd_units.measuring import with_placement
@@ -50,6 +50,8 @@ def command(
     manager = connect(needed=True)
     assert manager is not None
     roles = [each for each in ORDER if not role or each in role]
+    if not any(unit.role in roles for index in indexes for unit in index.units):
+        raise DeploymentError(f"no unit has the role {', '.join(role)}", exit_code=ExitCode.UNREADABLE)
     outcomes = []
     with stoppable():
         for index in indexes:
