@@ -254,6 +254,8 @@ def _start(unit: RenderedUnit, installed: InstalledUnit) -> Change | None:
     status = installed.status
     if status is None or status.active_state in (ActiveState.INACTIVE, ActiveState.FAILED):
         if status is not None and status.job_id and status.job_type == "start":
+            if installed.text not in (None, unit.text):
+                return Change(unit.name, Kind.RESTART, "is about to start from the old file")
             return None  # queued behind the units it is ordered after
         reason = "is not running" if status is None else f"is {_state_word(status)}"
         return Change(unit.name, Kind.START, reason)

@@ -21,7 +21,7 @@ from typing import Any
 from pd_units import SCHEMA
 from pd_units.adapters.files import make_directory, read_json, write_atomic, write_error, write_json
 from pd_units.errors import HostError
-from pd_units.index import Index, index_from_json, index_to_json
+from pd_units.index import Index, current_generation, index_from_json, index_to_json
 from pd_units.manifest import digest, require_known_schema
 from pd_units.naming import Names, Role
 from pd_units.render import RenderedUnit
@@ -45,7 +45,7 @@ class Result(StrEnum):
 class Generation:
     """One generation. Times are seconds since the epoch; `content` is a digest of its units' texts.
 
-    `left` is when a rollback went away from it.
+    `replaces` is what was installed before it; `left` is when a rollback went away from it.
     """
 
     number: int
@@ -54,6 +54,7 @@ class Generation:
     content: str
     ended: float | None = None
     left: float | None = None
+    replaces: int = 0
     message: str = ""
     changes: tuple[str, ...] = ()
     seconds_to_ready: float | None = None
@@ -130,6 +131,7 @@ def write_generation(
         "began": wall,
         "result": str(Result.INTERRUPTED),
         "content": content_digest(units),
+        "replaces": current_generation(names.deployment, names.root),
         "changes": list(changes),
     }
     try:
@@ -188,6 +190,7 @@ def read_generation(names: Names, number: int) -> Generation | None:
             began=float(value["began"]),
             ended=value.get("ended"),
             left=value.get("left"),
+            replaces=int(value.get("replaces", 0)),
             result=Result(value["result"]),
             content=str(value.get("content", "")),
             message=str(value.get("message", "")),
@@ -254,9 +257,22 @@ def keep_judgements(names: Names, *, but: int) -> None:
 
 
 def last_good(names: Names, *, other_than: int) -> Generation | None:
-    """The newest good generation before `other_than`."""
-    good = [g for g in read_generations(names) if g.good and g.number < other_than]
-    return good[-1] if good else None
+    """The generation to go back to from `other_than`: what it replaced, if that is good, else the newest good
+    one before it. None that a rollback went away from, and none with the very same units.
+    """
+    every = read_generations(names)
+    here = next((each for each in every if each.number == other_than), None)
+    good = [
+        each
+        for each in every
+        if each.good
+        and each.left is None
+        and each.number < other_than
+        and (here is None or each.content != here.content)
+    ]
+    replaced = [each for each in good if here is not None and each.number == here.replaces]
+    best = replaced or good
+    return best[-1] if best else None
 
 
 def stored_units(names: Names, number: int) -> tuple[RenderedUnit, ...]:

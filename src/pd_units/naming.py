@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 SLICE: Final = "pd-units.slice"
+RECOVER: Final = "pd-units-recover.service"
 TARGET_TEMPLATE: Final = "pd-units@.target"
 UNIT_DIR: Final = Path("/etc/systemd/system")
 STATE_ROOT: Final = Path("/var/lib/pd-units")

@@ -103,13 +103,12 @@ class Placer:
     def _sweep(self, goal: Goal) -> None:
         """Remove what killed processes left halfway."""
         names = goal.names
-        files = (index_path(names), manifest_path(names), operation_path(names), retired_path(names))
-        sweep(names.state_dir, [*(path.name for path in files), deployment_path(names).name])
-        sweep(names.state_dir.parent, [names.shared_manifest.name])
+        shared = {unit.name for unit in goal.shared}
+        sweep(names.unit_dir, lambda name: names.owns(name) or name in shared)
+        sweep(names.state_dir, lambda _name: True)
+        sweep(names.state_dir.parent, lambda name: name == names.shared_manifest.name)
         for number in numbers(names):
-            sweep(generations_dir(names) / str(number), ["outcome.json"])
-        units = (*goal.rendered, *goal.shared)
-        sweep(names.unit_dir, [*(unit.name for unit in units), *goal.state.obsolete])
+            sweep(generations_dir(names) / str(number), lambda name: name == "outcome.json")
 
     def _place_shared(self, goal: Goal) -> None:
         """The files that all deployments share, before anything of this one: with them in place, a boot can

@@ -8,6 +8,7 @@ files, whatever became of the install that wrote them, and which drop-in has cha
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,10 +25,10 @@ from pd_units.ports import UnitStatus
 class Received:
     """What one invocation of a unit was started with.
 
-    `fragment` is a digest of the unit file's own directives; `directives` are those in effect, drop-ins
-    included; `drop_ins` their paths. `stale` says that files had changed on disk before, and systemd had not
-    read them: what the process was given is then not known. `files` maps environment files to digests, for
-    root only.
+    `fragment` is a digest of the unit file's own directives, "" if that file was replaced just then.
+    `directives` are those in effect, drop-ins included; `drop_ins` their paths. `stale` says that files had
+    changed on disk before and systemd had not read them, or changed just then: what the process was given is
+    not known. `files` maps environment files to digests, for root only.
     """
 
     unit: str
@@ -45,22 +46,39 @@ def fragment_digest(text: str) -> str:
 
 
 def note_received(names: Names, status: UnitStatus) -> None:
-    """Keep what the process that has just started was given. Raises: HostError 32, OSError."""
-    text = Path(status.fragment_path).read_text(encoding="utf-8", errors="surrogateescape")
+    """Keep what the process that has just started was given. Raises: HostError 32, OSError.
+
+    Read from the files on disk, which are what systemd had loaded only if they are older than the process.
+    """
+    fragment = Path(status.fragment_path)
+    text = fragment.read_text(encoding="utf-8", errors="surrogateescape")
     drop_ins = find_drop_ins(status.unit)
+    replaced = _changed_since(fragment, status)
+    unread = status.need_daemon_reload or bool(unread_drop_ins(status.drop_in_paths, drop_ins))
+    changed = replaced or any(_changed_since(Path(each.path), status) for each in drop_ins)
     directives = main_directives(text, *(each.text or "" for each in drop_ins))
     received = Received(
         unit=status.unit,
         invocation_id=status.invocation_id,
-        fragment=fragment_digest(text),
+        fragment="" if replaced else fragment_digest(text),
         directives=directives,
         drop_ins=tuple(each.path for each in drop_ins),
-        stale=status.need_daemon_reload or bool(unread_drop_ins(status.drop_in_paths, drop_ins)),
+        stale=unread or changed,
     )
     record = asdict(received)
     files = {"invocation_id": status.invocation_id, "files": file_digests(directives)}
     write_json(_path(names, status.unit, "received-files"), files, mode=0o600)
     write_json(_path(names, status.unit, "received"), {key: record[key] for key in record if key != "files"})
+
+
+def _changed_since(path: Path, status: UnitStatus) -> bool:
+    """Whether a file was changed in the moment since the unit's process began. Raises: OSError.
+
+    A time in the future is that of a clock which was set back: it says nothing.
+    """
+    now_s = time.time()
+    began_s = now_s - time.monotonic() + status.exec_main_start_mono_us / 1e6
+    return began_s < path.stat().st_ctime <= now_s
 
 
 def try_note_received(names: Names, status: UnitStatus) -> str:

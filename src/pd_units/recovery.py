@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from pd_units.adapters.clock import SystemClock
-from pd_units.adapters.files import locked
+from pd_units.adapters.files import Busy, locked
 from pd_units.errors import ExitCode, PdUnitsError
 from pd_units.install import Installer, conclude
 from pd_units.manifest import Operation, end_operation, interrupted_names, read_operation
@@ -19,16 +19,18 @@ from pd_units.prepare import connect
 from pd_units.rollback import stored_goal
 from pd_units.uninstall import plan_uninstall, uninstall
 
-_LOCK_S = 60.0
-
 
 def recover(names: Names, manager: Manager) -> str:
-    """Finish a deployment's interrupted operation; what was done, in words. Raises: PdUnitsError."""
-    with locked(names.lock, timeout_s=_LOCK_S):
-        operation = read_operation(names)
-        if operation is None:
-            return "nothing to finish"
-        return _finish(names, operation, manager)
+    """Finish a deployment's interrupted operation; what was done, in words. Raises: PdUnitsError.
+
+    It waits for nobody: units that another pd-units starts wait for this service to end.
+    """
+    try:
+        with locked(names.lock, timeout_s=0):
+            operation = read_operation(names)
+            return "nothing to finish" if operation is None else _finish(names, operation, manager)
+    except Busy as error:
+        return f"left to the pd-units that is at work on it ({error.detail})"
 
 
 def _finish(names: Names, operation: Operation, manager: Manager) -> str:

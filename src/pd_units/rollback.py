@@ -102,6 +102,7 @@ def leave(names: Names, number: int, *, at: float) -> None:
     operation = read_operation(names)
     for each in {current, operation.generation if operation is not None else 0} - {0, number}:
         write_outcome(names, each, left=at)
+    write_outcome(names, number, left=None)
 
 
 def way_back(goal: Goal, outcome_code: ExitCode) -> Generation | None:

@@ -92,7 +92,7 @@ def uninstall(
     for unit in changes.units(Kind.REMOVE):
         say(f"removing {names.unit_dir / unit}")
         remove(names.unit_dir / unit)
-    sweep(names.unit_dir, units)
+    sweep(names.unit_dir, names.owns)
     if not set(installed_names()) - {names.deployment}:
         sweep_shared(names)
     if changes.of(Kind.RELOAD):
@@ -111,8 +111,9 @@ def sweep_shared(names: Names) -> None:
 
     Raises: HostError 32.
     """
-    sweep(names.unit_dir, (unit.name for unit in shared_units()))
-    sweep(names.shared_manifest.parent, (names.shared_manifest.name,))
+    shared = {unit.name for unit in shared_units()}
+    sweep(names.unit_dir, lambda name: name in shared)
+    sweep(names.shared_manifest.parent, lambda name: name == names.shared_manifest.name)
     with contextlib.suppress(OSError):
         names.shared_manifest.parent.rmdir()  # only if nothing is left in it
 

@@ -10,8 +10,8 @@ from pd_units.adapters.http import Answer, Request, fetch
 from pd_units.errors import ExitCode, PdUnitsError
 from pd_units.execstart import exec_start
 from pd_units.index import Index, IndexUnit, read_index
-from pd_units.manifest import Operation, operation_words
-from pd_units.naming import Role, stem
+from pd_units.manifest import Operation, operation_words, read_operation
+from pd_units.naming import RECOVER, Role, stem
 from pd_units.observe import RouterView, UnitReport, UnitState, is_backend, observe_unit, summary
 from pd_units.ports import ActiveState, Clock, Manager
 from pd_units.router_api import SMOKE_BODY, SMOKE_TIMEOUT_S, generated, missing_workers, smoke_headers
@@ -225,6 +225,8 @@ def wait_until_ready(
         seen(reports)
         units = [unit for report in reports for unit in report.units if selected(unit)]
         failed = [unit for unit in units if failing(unit)]
+        if failed and any(_recovering(manager, index) for index in indexes):
+            failed = []  # at boot, and their files are not in place yet
         failed_at = (failed_at or clock.monotonic()) if failed else None
         if failed_at is not None and (not _ending(units) or clock.monotonic() > failed_at + _SETTLE_S):
             ends = {unit.unit: replace(unit, end=end_of(unit)) for unit in failed}
@@ -250,6 +252,17 @@ def _as_it_is_now(index: Index) -> Index:
         return read_index(index.name) or index
     except PdUnitsError:
         return index
+
+
+def _recovering(manager: Manager, index: Index) -> bool:
+    """Whether the recovery at boot is about to finish an operation of this deployment."""
+    try:
+        if read_operation(index.names) is None:
+            return False
+        status = manager.unit(RECOVER)
+    except PdUnitsError:
+        return False
+    return bool(status.job_id) or status.active_state is ActiveState.ACTIVATING
 
 
 def _ending(units: Iterable[UnitReport]) -> bool:

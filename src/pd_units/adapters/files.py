@@ -11,7 +11,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,17 +176,16 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def sweep(folder: Path, names: Iterable[str]) -> None:
-    """Remove what a killed process left on its way to one of `names` in a directory. Raises: HostError 32.
+def sweep(folder: Path, wanted: Callable[[str], bool]) -> None:
+    """Remove what a killed process left in a directory on its way to a `wanted` name. Raises: HostError 32.
 
     The caller holds the lock on whoever else writes these names.
     """
-    wanted = frozenset(names)
     try:
         leftovers = [
             path
             for path in folder.glob(".*")
-            if (match := _TEMPORARY.fullmatch(path.name)) and match["name"] in wanted
+            if (match := _TEMPORARY.fullmatch(path.name)) and wanted(match["name"])
         ]
         for path in leftovers:
             path.unlink(missing_ok=True)
@@ -287,7 +286,7 @@ def write_json(path: Path, value: dict[str, Any], *, mode: int = 0o644, group: i
 def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
     """Hold an exclusive lock on `path` (flock; it ends with the process). The file is gone afterwards.
 
-    Raises: HostError 32 if another process holds it for longer than `timeout_s`.
+    Raises: Busy (HostError 32) if another process holds it for longer than `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     descriptor = _acquire(path, deadline)
@@ -331,8 +330,12 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _busy(path: Path, holder: str) -> HostError:
-    return HostError(
+class Busy(HostError):
+    """Another pd-units holds the lock of a deployment."""
+
+
+def _busy(path: Path, holder: str) -> Busy:
+    return Busy(
         "another pd-units is at work on this deployment",
         detail=f"{path} is locked by process {holder or '?'}",
         hint="wait for it, or raise --lock-timeout",

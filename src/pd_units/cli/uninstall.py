@@ -14,7 +14,7 @@ from pd_units.cli.options import DURATION
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.errors import DeploymentError, ExitCode
 from pd_units.index import known_names, read_index
-from pd_units.manifest import manifest_path, note_stopped, operation_path
+from pd_units.manifest import manifest_path, note_stopped, operation_path, read_operation
 from pd_units.naming import RUN_ROOT, Names, name_problem
 from pd_units.ports import Manager
 from pd_units.prepare import connect, require_root
@@ -54,6 +54,8 @@ def command(
         _, changes = plan_uninstall(names, manager)
     else:
         with stoppable(), locked(names.lock, timeout_s=lock_timeout):
+            if read_operation(names) is not None:
+                manager.reload()  # what is enabled, as it is after an operation that broke off
             _, changes = plan_uninstall(names, manager)
             stopped_by = _uninstall(names, changes, manager, purge=purge, restore_retired=restore_retired)
         with contextlib.suppress(OSError):
