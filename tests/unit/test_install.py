@@ -1,0 +1,305 @@
+"""Install and rollback on a fake host: what is written when, and what stays of what breaks off."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deployments import NAME, FakeHost
+
+from pd_units.adapters import files
+from pd_units.adapters.signals import Stopped
+from pd_units.changes import Kind
+from pd_units.errors import ExitCode, HostError, TemplateError
+from pd_units.generations import read_generation
+from pd_units.goal import Goal
+from pd_units.index import current_generation
+from pd_units.manifest import (
+    Phase,
+    begin_operation,
+    manifest_path,
+    operation_path,
+    read_manifest,
+    read_operation,
+)
+from pd_units.naming import Role
+from pd_units.rollback import known_to_fail, target_of, way_back
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
+    monkeypatch.setattr(files, "_TRUSTED_UID", os.getuid())
+    tmp_path.chmod(0o755)
+    return FakeHost(tmp_path)
+
+
+def test_a_bare_host_gets_it_all_and_a_second_install_nothing(host: FakeHost):
+    units = host.units("0.7")
+    done = host.install(units)
+    assert (done.exit_code, done.generation, done.result, done.changed) == (0, 1, "ready", True)
+    assert host.files() == {unit.name: unit.text for unit in units}
+    assert read_operation(host.names) is None
+    assert current_generation(NAME, host.root) == 1
+    assert set(read_manifest(manifest_path(host.names))) == set(host.files())
+    assert host.manager.asked("start") == [units[0].name, host.names.target]
+    calls = len(host.manager.calls)
+    again = host.install(units)
+    assert (again.exit_code, again.result, again.changed, again.generation) == (0, "unchanged", False, 1)
+    assert len(host.manager.calls) == calls
+
+
+def test_the_recovery_is_enabled_before_the_operation_begins(host: FakeHost):
+    begun: list[tuple[tuple[str, ...], bool]] = []
+    host.manager.before = lambda call: begun.append((call, operation_path(host.names).exists()))
+    host.install(host.units("0.7"))
+    assert begun[0] == (("enable", "pd-units-recover.service"), False)
+    assert all(open_ for call, open_ in begun[1:])
+    assert [call[0] for call, _ in begun] == ["enable", "enable", "reload", "start", "start"]
+
+
+def test_a_changed_unit_is_written_read_and_restarted(host: FakeHost):
+    host.install(host.units("0.7"))
+    host.manager.calls.clear()
+    done = host.install(host.units("0.6"))
+    assert (done.generation, done.result) == (2, "ready")
+    assert host.manager.calls == [("reload",), ("restart", host.units("0.6")[0].name)]
+
+
+def test_what_waits_for_an_automatic_restart_is_stopped_before_its_file_changes(host: FakeHost):
+    units = host.units("0.7")
+    host.install(units)
+    host.manager.crash(units[0].name, again=True)
+    host.manager.calls.clear()
+    texts: list[str] = []
+    host.manager.before = lambda call: texts.append(f"{call[0]} {next(iter(host.files().values()))[-60:]}")
+    host.install(host.units("0.6"))
+    assert [call[0] for call in host.manager.calls] == ["stop", "reload", "restart"]
+    assert "0.7" in texts[0]
+    assert "0.6" in texts[1]
+
+
+def test_what_is_no_longer_declared_is_stopped_disabled_and_removed(host: FakeHost):
+    host.install(host.units("0.7", count=2))
+    gone = host.units("0.7", count=2)[1].name
+    host.install(host.units("0.7", count=2)[:1])
+    assert list(host.files()) == [host.units("0.7", count=2)[0].name]
+    assert gone in host.manager.asked("stop")
+    assert gone in host.manager.asked("disable")
+
+
+class Power(Exception):
+    """The process is gone at this point."""
+
+
+@pytest.mark.parametrize("verb", ["enable", "reload", "start"])
+def test_what_broke_off_is_finished_by_the_next_install(host: FakeHost, verb: str):
+    units = host.units("0.7")
+
+    def cut(call: tuple[str, ...]) -> None:
+        if call[0] == verb and call[1:2] != ("pd-units-recover.service",):
+            raise Power
+
+    host.manager.before = cut
+    with pytest.raises(Power):
+        host.apply(host.goal(units))
+    operation = read_operation(host.names)
+    assert operation is not None
+    assert (operation.kind, operation.generation) == ("install", 1)
+    assert operation.phase is (Phase.UNITS if verb == "start" else Phase.FILES)
+    host.manager.before = lambda _call: None
+    goal = host.goal(units)
+    assert goal.index.generation == 1
+    assert bool(goal.changes.of(Kind.RELOAD)) is (verb != "start")
+    assert host.install(units).result == "ready"
+    assert read_operation(host.names) is None
+
+
+def test_a_process_of_the_old_file_is_restarted_after_an_operation_that_broke_off(host: FakeHost):
+    host.install(host.units("0.7"))
+
+    def cut(call: tuple[str, ...]) -> None:
+        if call[0] == "restart":
+            raise Power
+
+    host.manager.before = cut
+    with pytest.raises(Power):
+        host.apply(host.goal(host.units("0.6")))
+    host.manager.before = lambda _call: None
+    (change,) = host.goal(host.units("0.6")).changes.of(Kind.RESTART)
+    assert "old process" in change.reason
+
+
+@pytest.mark.parametrize("failing", ["open", "fsync", "replace"])
+def test_a_full_disk_before_the_record_changes_nothing(host: FakeHost, mocker, failing: str):
+    host.install(host.units("0.7"))
+    before = sorted(str(path) for path in host.root.rglob("*"))
+    texts = host.files()
+    goal = host.goal(host.units("0.6"))
+    real = getattr(os, failing)
+
+    hits = {
+        "open": lambda args: bool(args[1] & os.O_CREAT),
+        "fsync": lambda _args: True,
+        "replace": lambda args: str(args[1]).endswith("operation.json"),
+    }
+
+    def full(*args: Any, **kwargs: Any) -> Any:
+        if hits[failing](args):
+            raise OSError(28, "No space left on device")
+        return real(*args, **kwargs)
+
+    mocker.patch(f"os.{failing}", side_effect=full)
+    with pytest.raises(HostError) as caught:
+        host.apply(goal)
+    mocker.stopall()
+    assert "nothing was changed" in caught.value.brief
+    assert caught.value.exit_code is ExitCode.WRITE_FAILED
+    assert host.files() == texts
+    assert read_operation(host.names) is None
+    assert sorted(str(path) for path in host.root.rglob("*")) == before
+
+
+def test_a_file_that_changed_since_the_plan_is_not_overwritten(host: FakeHost):
+    host.install(host.units("0.7"))
+    goal = host.goal(host.units("0.6"))
+    path = host.names.unit_dir / goal.rendered[0].name
+    path.write_text("somebody else's\n")
+    with pytest.raises(HostError, match="changed meanwhile"):
+        host.apply(goal)
+    assert path.read_text() == "somebody else's\n"
+    path.unlink()
+    path.symlink_to("/dev/null")
+    with pytest.raises(HostError, match="was masked"):
+        host.apply(goal)
+    assert path.is_symlink()
+
+
+def test_a_signal_is_recorded_as_such(host: FakeHost):
+    def stop(call: tuple[str, ...]) -> None:
+        if call[0] == "start":
+            raise Stopped("SIGTERM")
+
+    host.manager.before = stop
+    with pytest.raises(Stopped):
+        host.apply(host.goal(host.units("0.7")))
+    operation = read_operation(host.names)
+    assert operation is not None
+    assert operation.stopped_by == "SIGTERM"
+    assert not operation.at_work
+    kept = read_generation(host.names, 1)
+    assert kept is not None
+    assert kept.result == "interrupted"
+
+
+def test_an_error_says_how_to_finish_and_how_to_go_back(host: FakeHost):
+    host.install(host.units("0.7"))
+
+    def refuse(call: tuple[str, ...]) -> None:
+        if call[0] == "reload":
+            raise HostError("systemd does not answer", exit_code=ExitCode.NO_MANAGER)
+
+    host.manager.before = refuse
+    with pytest.raises(HostError) as caught:
+        host.apply(host.goal(host.units("0.6")))
+    assert caught.value.exit_code is ExitCode.NO_MANAGER
+    assert f"pd-units install {NAME}" in caught.value.hint
+    assert f"pd-units rollback {NAME}" in caught.value.hint
+
+
+def failed(host: FakeHost, fraction: str) -> Goal:
+    units = host.units(fraction)
+    host.manager.failing = {units[0].name}
+    goal = host.goal(units)
+    host.installer.apply(goal)
+    host.manager.failing = set()
+    return goal
+
+
+def test_a_failed_install_goes_back_to_what_it_replaced(host: FakeHost):
+    host.install(host.units("0.7"))
+    goal = failed(host, "0.6")
+    good = way_back(goal, ExitCode.UNIT_FAILED)
+    assert good is not None
+    assert good.number == 1
+    assert way_back(goal, ExitCode.OK) is None
+
+
+def test_a_first_install_has_nothing_to_go_back_to(host: FakeHost):
+    assert way_back(failed(host, "0.6"), ExitCode.UNIT_FAILED) is None
+
+
+def test_the_same_units_are_known_to_fail_only_once_rolled_back(host: FakeHost):
+    from pd_units.generations import write_outcome
+
+    host.install(host.units("0.7"))
+    goal = failed(host, "0.6")
+    assert known_to_fail(goal) is None
+    write_outcome(host.names, 2, result="failed", rolled_back=True)
+    known = known_to_fail(host.goal(host.units("0.6")))
+    assert known is not None
+    assert known.number == 2
+    assert known_to_fail(host.goal(host.units("0.5"))) is None
+
+
+def test_an_interrupted_rollback_is_the_one_to_finish(host: FakeHost, monkeypatch: pytest.MonkeyPatch):
+    host.install(host.units("0.7"))
+    host.install(host.units("0.6"))
+    host.install(host.units("0.5"))
+    monkeypatch.setattr("pd_units.rollback.current_generation", lambda _name: 3)
+    assert target_of(host.names, None).number == 2
+    from pd_units.manifest import Operation
+
+    begin_operation(host.names, Operation(kind="rollback", generation=1, began=0.0))
+    assert target_of(host.names, None).number == 1
+
+
+@pytest.mark.parametrize("text", ["mine\n", ""])
+def test_a_hand_edited_unit_is_refused_and_adopted(host: FakeHost, text: str):
+    units = host.units("0.7")
+    host.install(units)
+    path = host.names.unit_dir / units[0].name
+    path.write_text(units[0].text + text + "# mine\n")
+    with pytest.raises(HostError, match="in the way"):
+        host.goal(units)
+    goal = host.goal(units, adopt=True)
+    assert "changed by hand" in goal.changes.of(Kind.WRITE)[0].reason
+    host.install(units, adopt=True)
+    assert path.read_text() == units[0].text
+
+
+def test_a_directory_that_others_can_write_is_refused(host: FakeHost):
+    host.install(host.units("0.7"))
+    host.names.state_dir.chmod(0o777)
+    goal = host.goal(host.units("0.6"))
+    with pytest.raises(HostError) as caught:
+        host.apply(goal)
+    assert any("written by others" in fault.what for fault in caught.value.faults)
+    host.names.state_dir.chmod(0o700)  # too narrow is repaired
+    host.install(host.units("0.6"))
+    assert host.names.state_dir.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_unit_that_systemd_cannot_read_is_21(host: FakeHost, mocker):
+    goal = host.goal(host.units("0.7"))
+    real = host.manager.unit
+
+    def bad(name: str):
+        from dataclasses import replace
+
+        return replace(real(name), load_state="bad-setting")
+
+    mocker.patch.object(host.manager, "unit", side_effect=bad)
+    with pytest.raises(TemplateError) as caught:
+        host.apply(goal)
+    assert caught.value.exit_code is ExitCode.UNIT_REJECTED
+
+
+def test_a_pair_is_restarted_with_its_router_drained(host: FakeHost):
+    roles = (Role.PREFILL, Role.DECODE, Role.ROUTER)
+    host.install(host.units("0.7", roles))
+    host.manager.calls.clear()
+    new = host.units("0.6", roles)[:2] + host.units("0.7", roles)[2:]
+    goal = host.goal(new)
+    assert goal.changes.units(Kind.RESTART) == tuple(unit.name for unit in new)
