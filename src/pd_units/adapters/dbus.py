@@ -6,6 +6,7 @@ proxies introspect at every `get()` and its properties wait for ever (docs/adr/0
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -81,6 +82,11 @@ class SystemdManager:
                 exit_code=ExitCode.NO_MANAGER,
             ) from error
         self._subscribe()
+
+    def close(self) -> None:
+        """Give the connection up; the manager need not tell us of changes any more."""
+        with contextlib.suppress(self._glib.Error):
+            self._bus.con.close_sync(None)
 
     def _subscribe(self) -> None:
         self._bus.con.signal_subscribe(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -25,8 +26,7 @@ _LONGEST = 16 << 20
 # A file that answers with an error at every entry is given up for a while.
 _MOST_ERRORS = 100
 _RETRY_S = 1.0
-# Without inotify (its limits are per user, and low) vanished and new files are looked for this often.
-_REOPEN_S = 2.0
+_SECOND_LOOK_S = 1.0
 # LineMax= of journald.conf(5) below this is not worth a look at every line.
 _SPLIT_MIN = 500
 
@@ -75,7 +75,7 @@ class LifeReader:
     restarted journald: the journal is then opened again behind the last entry seen. Use it from one thread.
     Only MESSAGE and _PID are read of most entries: a whole entry costs eleven times as much.
     `dropped` counts the lines that journald says it dropped; `gaps` the places where entries are missing or
-    unreadable. Source: sd_journal_next(3), sd_journal_process(3), sd_journal_add_match(3).
+    unreadable. Source: sd_journal_next(3), sd_journal_seek_cursor(3), sd_journal_add_match(3).
     """
 
     def __init__(self, life: Life) -> None:
@@ -87,7 +87,8 @@ class LifeReader:
         self._here = False  # positioned on an entry that was not given yet
         self._moved = False
         self._pieces = SplitLines()
-        self._opened_at = self._quiet_until = 0.0
+        self._quiet_until = self._changed_at = 0.0
+        self._directories = _directories(life.namespace)
         self._broken = ""
         self._boot = _boot_id()
         if not self._open():
@@ -101,7 +102,6 @@ class LifeReader:
         from systemd import journal
 
         self.close()
-        self._opened_at = time.monotonic()
         options: dict[str, Any] = {"flags": journal.LOCAL_ONLY}
         if self.life.namespace:
             options["namespace"] = self.life.namespace
@@ -168,25 +168,19 @@ class LifeReader:
             return  # nothing was read yet
 
     # ---------------------------------------------------------------------------------------- new entries
-    def fileno(self) -> int:
-        """A descriptor that is readable when the journal changed (up to 250 ms late); -1: there is none."""
-        try:
-            return int(self._reader.fileno()) if self._reader is not None else -1
-        except OSError:
-            return -1
+    def refresh(self) -> None:
+        """Take note of new and vanished journal files; call it a few times a second.
 
-    def process(self) -> None:
-        """Take note of new and vanished journal files; call it when `fileno()` is readable or -1."""
-        from systemd import journal
-
-        if self.fileno() < 0:
-            if time.monotonic() - self._opened_at >= _REOPEN_S:
-                self._open()
-            return
-        try:
-            if self._reader.process() == journal.INVALIDATE:
-                self._open()
-        except OSError:
+        The library's own way is inotify: its instances are few and shared by a user's programs, and to close
+        one costs a process that is about to end tens of milliseconds.
+        """
+        now = time.monotonic()
+        seen = _directories(self.life.namespace)
+        changed, self._directories = seen != self._directories, seen
+        # A directory's time is coarse: two changes may share it.
+        again = 0 < self._changed_at <= now - _SECOND_LOOK_S
+        if changed or again:
+            self._changed_at = now if changed else 0.0
             self._open()
 
     def look(self) -> bool:
@@ -300,6 +294,24 @@ def read_life(life: Life, *, limit: int = 1_000_000) -> list[JournalLine]:
         return list(reader.lines(limit, final=True))
     finally:
         reader.close()
+
+
+def _directories(namespace: str) -> tuple[int, ...]:
+    """When files were last added to, or taken from, the journal's directories."""
+    times = []
+    for root in _STORAGE:
+        for folder in (root, *_listed(root)):
+            if folder == root or "." not in folder.name or folder.name.endswith(f".{namespace}"):
+                with contextlib.suppress(OSError):
+                    times.append(folder.stat().st_mtime_ns)
+    return tuple(times)
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
 
 
 def _number(text: str) -> int:

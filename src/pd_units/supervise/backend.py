@@ -6,6 +6,7 @@ One poll loop over the journal, the main process, HTTP, signals and the clock fe
 
 from __future__ import annotations
 
+import gc
 import select
 import time
 from dataclasses import asdict, replace
@@ -34,12 +35,13 @@ from pd_units.supervise.command import (
     Task,
     Terminated,
     after_signal,
-    connect,
     failed_unless_stopped,
+    hurry,
     keep_start,
     now,
     publish,
     say,
+    systemd,
 )
 from pd_units.supervise.engine_log import EngineLog, is_silent
 from pd_units.supervise.probe import Answered, HealthProbe
@@ -49,7 +51,7 @@ from pd_units.verdicts import LiveVerdict
 # journald tells of new entries up to 250 ms late; they can be read at once. This is how often it is looked:
 # often while the ready line may come any moment, less often while weights load.
 _LOOK_S = 0.02
-_LOOK_NEARLY_S = 0.01
+_LOOK_NEARLY_S = 0.012
 _NEARLY = ("serving", "warming")
 # The rest is done when something has happened, and this often: clocks, processes, questions, reports.
 _TURN_S = 0.25
@@ -66,23 +68,23 @@ _EXTEND_EVERY_S = 20.0
 
 def watch_backend(task: Task, stop: Stop) -> int:
     """Watch one start until it is ready, failed or out of time; the exit code."""
-    manager = connect()
-    status = forget_explicit_starts(manager, task)
+    with systemd() as manager:
+        status = forget_explicit_starts(manager, task)
     try:
         process = ProcessHandle(task.main_pid)
     except OSError:
-        return failed_unless_stopped(manager, task, "ended before its watch began")
+        return failed_unless_stopped(None, task, "ended before its watch began")
     watcher = BackendWatcher(task, stop, process, status.log_namespace if status is not None else "")
     try:
         watch = watcher.run()
     except Terminated:
-        return after_signal(manager, task)
+        return after_signal(None, task)
     if watch.state is State.READY:
         return EX_OK
     # It never became ready, so there is nothing to drain; an engine that ignores SIGTERM would hold the
     # start job open for all of TimeoutStopSec.
     process.kill()
-    return failed_unless_stopped(manager, task, str(watch.state))
+    return failed_unless_stopped(None, task, str(watch.state))
 
 
 def forget_explicit_starts(manager: Manager | None, task: Task) -> UnitStatus | None:
@@ -132,10 +134,11 @@ class BackendWatcher:
         self._defunct = False
         self._reported = ("", "", 0.0)
         self._poll = select.poll()
-        self._journal, self._look_ms = -1, 0.0
+        self._look_ms = 0.0
 
     def run(self) -> UnitWatch:
         """The final watch. Raises: Terminated."""
+        gc.freeze()  # thousands of compiled rules: collecting among them costs milliseconds at any moment
         self._listen()
         while not self._watch.ended:
             woken = self._wait()
@@ -144,6 +147,7 @@ class BackendWatcher:
             if not (woken or news or now() >= self._turn_at):
                 continue  # what most looks are: a hundred of them a second must cost nothing
             self._turn_at = now() + _TURN_S
+            self._log.refresh()
             self._look_at_processes()
             self._ask()
             self._feed(Tick())
@@ -164,8 +168,6 @@ class BackendWatcher:
         ready = {descriptor for descriptor, _ in self._poll.poll(self._look_ms)}
         if not ready:
             return False
-        if self._journal in ready:
-            self._log.process()
         if self._process.fileno() in ready:
             self._feed(ProcessEnded(invocation_id=self._task.invocation_id))
         return True
@@ -176,11 +178,6 @@ class BackendWatcher:
         self._poll.register(self._stop, select.POLLIN)
         if self._watch.ended_at is None:
             self._poll.register(self._process, select.POLLIN)
-        self._journal = self._log.fileno()
-        if self._journal >= 0:
-            self._poll.register(self._journal, select.POLLIN)
-        else:
-            self._log.process()
         for request in self._probe.requests():
             self._poll.register(request, request.events())
         nearly = self._log.classifier.phase_name in _NEARLY
@@ -189,7 +186,10 @@ class BackendWatcher:
     def _read(self) -> bool:
         if not self._log.read():
             return False
+        before = self._watch.ready_line_at
         self._feed(self._log.seen())
+        if before is None and self._watch.ready_line_at is not None:
+            hurry()
         return True
 
     def _look_at_processes(self) -> None:
@@ -228,9 +228,12 @@ class BackendWatcher:
 
     def _report(self, *, final: bool = False) -> None:
         self._extend()
-        text = status_line(self._log.classifier, self._watch, self._answered)
         last, short, at = self._reported
-        if text == last or (not final and now() - at < _REPORT_S):
+        line_at = self._watch.ready_line_at
+        if not final and (now() - at < _REPORT_S or (line_at is not None and now() - line_at < _REPORT_S)):
+            return  # above all not between the ready line and the answer that is on its way
+        text = status_line(self._log.classifier, self._watch, self._answered)
+        if text == last:
             return
         brief = short_line(text)
         if final or brief != short:

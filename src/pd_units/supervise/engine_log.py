@@ -48,14 +48,10 @@ class EngineLog:
         except PdUnitsError as error:
             say(f"without the journal: {error.brief}: {error.detail}")
 
-    def fileno(self) -> int:
-        """A descriptor that becomes readable when the journal changes, -1 if there is none."""
-        return self._reader.fileno() if self._reader is not None else -1
-
-    def process(self) -> None:
+    def refresh(self) -> None:
         """Take note of new and vanished journal files."""
         if self._reader is not None:
-            self._reader.process()
+            self._reader.refresh()
 
     def read(self) -> bool:
         """Classify every line that is there now; whether there was any."""

@@ -205,7 +205,7 @@ def _read_end(reader: LifeReader, take: Callable[[JournalLine], None]) -> None:
             seen = True
         if seen:
             quiet_since = time.monotonic()
-        reader.process()
+        reader.refresh()
         time.sleep(_LOOK_S)  # the journal's own signal comes up to 250 ms late: this is the poll
     for line in reader.lines(final=True):
         take(line)
