@@ -255,15 +255,17 @@ def _start(unit: RenderedUnit, installed: InstalledUnit) -> Change | None:
     if status is None or status.active_state in (ActiveState.INACTIVE, ActiveState.FAILED):
         if status is not None and status.job_id and status.job_type == "start":
             if installed.text not in (None, unit.text):
-                return Change(unit.name, Kind.RESTART, "is about to start from the old file")
+                return Change(unit.name, Kind.RESTART, "it is about to start from the old file")
             return None  # queued behind the units it is ordered after
-        reason = "is not running" if status is None else f"is {_state_word(status)}"
+        reason = "it does not run" if status is None else _state_words(status)
         return Change(unit.name, Kind.START, reason)
     why, diff = _restart_reason(unit, installed, status)
     if status.active_state is ActiveState.DEACTIVATING:
-        return Change(unit.name, Kind.RESTART, why or "is stopping", diff)
+        return Change(unit.name, Kind.RESTART, why or "it is stopping", diff)
     if status.sub_state.startswith("auto-restart"):
-        return Change(unit.name, Kind.RESTART, why or "waits for an automatic restart after a failure", diff)
+        return Change(
+            unit.name, Kind.RESTART, why or "it waits for an automatic restart after a failure", diff
+        )
     return Change(unit.name, Kind.RESTART, why, diff) if why else None
 
 
@@ -312,8 +314,10 @@ def _changed_files(got: Received, installed: InstalledUnit) -> str:
     return f"{', '.join(changed)} changed since it was started" if changed else ""
 
 
-def _state_word(status: UnitStatus) -> str:
-    return "stopped" if status.active_state is ActiveState.INACTIVE else str(status.active_state)
+def _state_words(status: UnitStatus) -> str:
+    if not status.exists:
+        return "it is new"
+    return "it is stopped" if status.active_state is ActiveState.INACTIVE else "it has failed"
 
 
 def _words(unit: InstalledUnit | None) -> str:

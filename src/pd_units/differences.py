@@ -34,6 +34,7 @@ _SECRET = re.compile(
 _MARK = re.compile(r" \[sha256:[0-9a-f]{16}\]")
 #: The key under which a text that systemd could not read either is compared as a whole.
 UNREADABLE = "text"
+_COMMAND = "command"
 
 
 def mask(text: str) -> str:
@@ -195,9 +196,17 @@ def _describe_words(before: Sequence[str], after: Sequence[str]) -> str:
             parts.append(f"{name} {new[name]} added".replace("  ", " "))
         elif name not in new:
             parts.append(f"{name} {old[name]} removed".replace("  ", " "))
+        elif name == _COMMAND:
+            parts.append(_describe_command(old[name].split(), new[name].split()))
         else:
             parts.append(f"{name} {_value(name, old[name])} -> {_value(name, new[name])}".strip())
     return ", ".join(parts) or "the value of a secret, or the order of words"
+
+
+def _describe_command(before: Sequence[str], after: Sequence[str]) -> str:
+    gone = [word for word in before if word not in after]
+    come = [word for word in after if word not in before]
+    return f"{' '.join(gone or before)} -> {' '.join(come or after)}"
 
 
 def _value(name: str, value: str) -> str:
@@ -205,9 +214,9 @@ def _value(name: str, value: str) -> str:
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:
-    """Options of a command line and their values; the command itself under "command"."""
-    found: dict[str, list[str]] = {"command": []}
-    name = "command"
+    """Options of a command line and their values; the command itself under _COMMAND."""
+    found: dict[str, list[str]] = {_COMMAND: []}
+    name = _COMMAND
     for word in words:
         if word.startswith("--"):
             name = word

@@ -93,7 +93,9 @@ def _detail(report: DeploymentReport, unit: UnitReport) -> str:
         tokens = unit.live.capacity.get("kv_tokens")
         return f"{tokens:,.0f} KV tokens" if tokens else unit.live.detail.partition(": ")[2]
     if unit.state is UnitState.STARTING:
-        return unit.live.detail if unit.live is not None else (unit.phase or "")
+        # A verdict of "ready" is that of the life before, while this one is queued.
+        spoken = unit.live is not None and unit.live.state != "ready"
+        return unit.live.detail if spoken and unit.live is not None else (unit.phase or "")
     return unit.cause if unit.cause != "none" else ""
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pd_units.changes import Change, ChangeSet, InstalledState, Kind
-from pd_units.naming import Role
+from pd_units.naming import Role, stem
 from pd_units.ports import ActiveState
 from pd_units.render import RenderedUnit
 
@@ -50,7 +50,9 @@ def drained_router(changes: ChangeSet, rendered: Sequence[RenderedUnit], state: 
         return changes
     if not _runs(state, router) or rolling(changes, rendered, state):
         return changes
-    reason = f"drained while {', '.join(sorted(restarted))} restarts: no other pair serves"
+    names = " and ".join(stem(unit) for unit in sorted(restarted))
+    verb = "restarts" if len(restarted) == 1 else "restart"
+    reason = f"no other pair serves while {names} {verb}: it is drained first, and starts last"
     kept = tuple(c for c in changes.changes if not (c.unit == router and c.kind is Kind.KEEP))
     return ChangeSet((*kept, Change(router, Kind.RESTART, reason)))
 

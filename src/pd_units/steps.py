@@ -54,6 +54,7 @@ class Stepper:
     ) -> None:
         self._manager, self._clock, self._say, self._seen = manager, clock, say, seen
         self._timeout_s = timeout_s
+        self._drained: set[str] = set()
 
     def run(
         self, index: Index, steps: Sequence[Step], reasons: Mapping[str, str], *, wait: bool = True
@@ -78,10 +79,11 @@ class Stepper:
 
     def _take(self, step: Step, reasons: Mapping[str, str]) -> None:
         for unit in step.units:
-            why = f": {reasons[unit]}" if reasons.get(unit) else ""
+            why = f": {reasons[unit]}" if reasons.get(unit) and unit not in self._drained else ""
             if step.do is Do.STOP:
                 self._say(f"stopping {unit}{why}")
                 stop_unit(self._manager, self._clock, unit)
+                self._drained.add(unit)  # its start, later, is of the same reason
             elif step.do is Do.RESTART:
                 self._say(f"restarting {unit}{why}")
                 self._manager.restart(unit)

@@ -325,7 +325,8 @@ def _failure(failed: Sequence[UnitReport]) -> str:
     parts = []
     for unit in failed:
         cause = f": {unit.cause}" if unit.cause != "none" else ""
-        parts.append(f"{unit.unit} is {unit.state}{cause}")
+        state = "has failed" if unit.state is UnitState.FAILED else f"is {unit.state}"
+        parts.append(f"{unit.unit} {state}{cause}")
     return "; ".join(parts)
 
 

@@ -120,3 +120,4 @@ class PatientManager:
     def pump(self, timeout_s: float) -> None:
         """As the inner one's."""
         self._again(lambda: self._inner.pump(timeout_s))
+        raise_if_stopped()

@@ -10,6 +10,10 @@ from types import FrameType
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+# A finalizer, and the wait whose callbacks come from GLib: it ends within a second.
+_DEAF = frozenset({"__del__", "pump"})
+
+
 class Stopped(KeyboardInterrupt):
     """Somebody asked this process to stop; `signal` is the signal's name."""
 
@@ -28,15 +32,16 @@ class _Request:
 def stoppable() -> Iterator[None]:
     """Within it SIGINT, SIGTERM and SIGHUP raise Stopped. A signal that is ignored (nohup) stays ignored.
 
-    Python drops an exception that is raised while it runs a finalizer or a callback from C:
-    `raise_if_stopped` raises it again then.
+    Python drops an exception that is raised while it runs a finalizer or a callback from C, with a traceback
+    on the terminal: there nothing is raised, and `raise_if_stopped` does it soon after.
     """
     before = {number: signal.getsignal(number) for number in _NUMBERS}
     handled = [number for number in _NUMBERS if before[number] is not signal.SIG_IGN]
 
-    def on_signal(number: int, _frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         _Request.name = signal.Signals(number).name
-        raise Stopped(_Request.name)
+        if not _is_inside(frame, _DEAF):
+            raise Stopped(_Request.name)
 
     for number in handled:
         signal.signal(number, on_signal)
@@ -46,6 +51,14 @@ def stoppable() -> Iterator[None]:
         _Request.name = ""
         for number in handled:
             signal.signal(number, before[number])
+
+
+def _is_inside(frame: FrameType | None, functions: frozenset[str]) -> bool:
+    while frame is not None:
+        if frame.f_code.co_name in functions:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def raise_if_stopped() -> None:

@@ -11,7 +11,7 @@ from pd_units.errors import DeploymentError, ExitCode, HostError
 from pd_units.generations import Generation, generations_dir, iso, read_generations
 from pd_units.index import installed_names, read_index
 from pd_units.manifest import operation_words, read_operation
-from pd_units.naming import Names
+from pd_units.naming import Names, stem
 from pd_units.report import table
 
 
@@ -68,12 +68,17 @@ def _text(generations: tuple[Generation, ...], current: int | None, names: Names
 
 
 def _what(generation: Generation) -> str:
-    writes = [change for change in generation.changes if change.startswith(("write ", "remove "))]
-    told = [change for change in writes if not change.endswith(": not there yet")]
-    if not told:
-        return "first install" if writes else ""
-    more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
-    return told[0].removeprefix("write ") + more
+    """What it changed, in a few words: the first restart and why, and how many more there were."""
+    told = [change for change in generation.changes if not change.endswith(": not there yet")]
+    if len(told) < len(generation.changes) and not generation.replaces:
+        return "first install"
+    restarts = [change.removeprefix("restart ") for change in told if change.startswith("restart ")]
+    restarts = [change for change in restarts if "no other pair serves" not in change]
+    writes = [change.removeprefix("write ") for change in told if change.startswith(("write ", "remove "))]
+    first, *more = restarts or writes or [""]
+    unit, _, reason = first.partition(": ")
+    words = f"{stem(unit)}: {reason.removeprefix('ExecStart changed: ')}" if reason else first
+    return words + (f" (and {len(more)} more)" if more else "")
 
 
 def _result(generation: Generation) -> str:
