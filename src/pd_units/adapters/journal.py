@@ -8,14 +8,13 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from pd_units.adapters import journal_files
 from pd_units.adapters.splitlines import SplitLines
 from pd_units.errors import ExitCode, HostError
 from pd_units.ports import JournalLine
 
-_STORAGE = (Path("/var/log/journal"), Path("/run/log/journal"))
 _GROUPS = ("systemd-journal", "adm", "wheel")
 # sd-messages.h: journald dropped lines of a unit (its rate limit).
 _DROPPED = "a596d6fe7bfa4994828e72309e95d61e"
@@ -26,6 +25,7 @@ _LONGEST = 16 << 20
 # A file that answers with an error at every entry is given up for a while.
 _MOST_ERRORS = 100
 _RETRY_S = 1.0
+_REFRESH_S = 0.05
 _SECOND_LOOK_S = 1.0
 # LineMax= of journald.conf(5) below this is not worth a look at every line.
 _SPLIT_MIN = 500
@@ -54,7 +54,7 @@ def readable() -> bool:
     """
     if os.geteuid() == 0:
         return True
-    files = [file for root in _STORAGE for file in root.glob("*/system.journal")]
+    files = [file for root in journal_files.STORAGE for file in root.glob("*/system.journal")]
     return not files or any(os.access(file, os.R_OK) for file in files)
 
 
@@ -66,6 +66,24 @@ def unreadable_error() -> HostError:
         hint="run it as root, or: usermod -aG systemd-journal $USER, and log in again",
         exit_code=ExitCode.JOURNAL_UNREADABLE,
     )
+
+
+def _open_journal(life: Life) -> Any:
+    """A reader of the files that can hold entries of `life`, of every file if they cannot be told.
+
+    Raises: OSError.
+    """
+    from systemd import journal
+
+    files = journal_files.files_since(life.since_mono_us, life.namespace)
+    if files:
+        with contextlib.suppress(OSError):  # one vanished meanwhile, or is damaged: the way below skips it
+            return journal.Reader(files=files)
+    options: dict[str, Any] = {"flags": journal.LOCAL_ONLY}
+    if life.namespace:
+        options["namespace"] = life.namespace
+        options["flags"] |= _INCLUDE_DEFAULT_NAMESPACE
+    return journal.Reader(**options)
 
 
 class LifeReader:
@@ -85,12 +103,12 @@ class LifeReader:
         self._reader: Any = None
         self._cursor: str | None = None
         self._here = False  # positioned on an entry that was not given yet
-        self._moved = False
+        self._moved = self._stale = False
         self._pieces = SplitLines()
-        self._quiet_until = self._changed_at = 0.0
-        self._directories = _directories(life.namespace)
+        self._quiet_until = self._changed_at = self._refresh_at = 0.0
+        self._directories = journal_files.changes(life.namespace)
         self._broken = ""
-        self._boot = _boot_id()
+        self._boot = journal_files.boot_id()
         if not self._open():
             raise HostError(
                 "cannot open the journal", detail=self._broken, exit_code=ExitCode.JOURNAL_UNREADABLE
@@ -99,15 +117,9 @@ class LifeReader:
     # ------------------------------------------------------------------------------------------ position
     def _open(self) -> bool:
         """Open it behind the last entry seen; whether that worked."""
-        from systemd import journal
-
         self.close()
-        options: dict[str, Any] = {"flags": journal.LOCAL_ONLY}
-        if self.life.namespace:
-            options["namespace"] = self.life.namespace
-            options["flags"] |= _INCLUDE_DEFAULT_NAMESPACE
         try:
-            reader = journal.Reader(**options)
+            reader = _open_journal(self.life)
             reader.data_threshold = _LONGEST
             self._match(reader)
             self._reader = reader
@@ -169,23 +181,27 @@ class LifeReader:
 
     # ---------------------------------------------------------------------------------------- new entries
     def refresh(self) -> None:
-        """Take note of new and vanished journal files; call it a few times a second.
+        """Take note of new and vanished journal files; call it before each look.
 
         The library's own way is inotify: its instances are few and shared by a user's programs, and to close
         one costs a process that is about to end tens of milliseconds.
         """
         now = time.monotonic()
-        seen = _directories(self.life.namespace)
-        changed, self._directories = seen != self._directories, seen
-        # A directory's time is coarse: two changes may share it.
-        again = 0 < self._changed_at <= now - _SECOND_LOOK_S
-        if changed or again:
-            self._changed_at = now if changed else 0.0
-            self._open()
+        if now < self._refresh_at:
+            return
+        self._refresh_at = now + _REFRESH_S
+        seen = journal_files.changes(self.life.namespace)
+        if seen != self._directories:
+            self._directories, self._changed_at, self._stale = seen, now, True
+        elif self._changed_at and now - self._changed_at >= _SECOND_LOOK_S:
+            self._changed_at, self._stale = (
+                0.0,
+                True,
+            )  # a directory's time is coarse: two changes may share it
 
     def look(self) -> bool:
         """Whether `lines()` has anything to give; costs next to nothing where it has not."""
-        if self._reader is None or self._here or self._pieces.waiting:
+        if self._reader is None or self._here or self._stale or self._pieces.waiting:
             return True
         try:
             self._here = bool(self._reader._next())
@@ -216,7 +232,7 @@ class LifeReader:
         errors = 0
         for _ in range(limit):
             try:
-                if not self._here and not self._reader._next():
+                if not self._here and not self._reader._next() and not self._next_in_new_files():
                     return
                 self._here, self._moved = False, True
                 line = self._entry()
@@ -232,6 +248,18 @@ class LifeReader:
                 continue
             if line is not None:
                 yield line
+
+    def _next_in_new_files(self) -> bool:
+        """Go on in the files that are there now, once all was read of those that were; whether there is more.
+
+        What is open can be read to its end, also when it was deleted meanwhile.
+        """
+        if not self._stale:
+            return False
+        self._stale = False
+        if self._moved:
+            self._note_position()
+        return self._open() and (self._here or bool(self._reader._next()))
 
     def _entry(self) -> JournalLine | None:
         """The entry at the present position; None if it is not a line of this life's."""
@@ -296,31 +324,5 @@ def read_life(life: Life, *, limit: int = 1_000_000) -> list[JournalLine]:
         reader.close()
 
 
-def _directories(namespace: str) -> tuple[int, ...]:
-    """When files were last added to, or taken from, the journal's directories."""
-    times = []
-    for root in _STORAGE:
-        for folder in (root, *_listed(root)):
-            if folder == root or "." not in folder.name or folder.name.endswith(f".{namespace}"):
-                with contextlib.suppress(OSError):
-                    times.append(folder.stat().st_mtime_ns)
-    return tuple(times)
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
 def _number(text: str) -> int:
     return int(text) if text.isdigit() else 0
-
-
-def _boot_id() -> bytes:
-    try:
-        text = Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:
-        return b""
-    return bytes.fromhex(text.strip().replace("-", ""))

@@ -147,7 +147,6 @@ class BackendWatcher:
             if not (woken or news or now() >= self._turn_at):
                 continue  # what most looks are: a hundred of them a second must cost nothing
             self._turn_at = now() + _TURN_S
-            self._log.refresh()
             self._look_at_processes()
             self._ask()
             self._feed(Tick())

@@ -48,14 +48,12 @@ class EngineLog:
         except PdUnitsError as error:
             say(f"without the journal: {error.brief}: {error.detail}")
 
-    def refresh(self) -> None:
-        """Take note of new and vanished journal files."""
-        if self._reader is not None:
-            self._reader.refresh()
-
     def read(self) -> bool:
         """Classify every line that is there now; whether there was any."""
-        if self._reader is None or not self._reader.look():
+        if self._reader is None:
+            return False
+        self._reader.refresh()
+        if not self._reader.look():
             return False
         log, seen = self.classifier, False
         for line in self._reader.lines():
