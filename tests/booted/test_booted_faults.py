@@ -61,6 +61,9 @@ def test_a_full_disk_leaves_the_host_as_it_was(box: Box) -> None:
     write_deployment(box, deployment(**{"mem-fraction-static = 0.60": "mem-fraction-static = 0.50"}))
     box.run(["sh", "-c", "cat /dev/zero >/var/lib/filler 2>/dev/null"])
     refused = pd_units(box, "install", "--skip", "gpu")
+    assert refused.rc == 13, (refused.rc, refused.out, refused.err)
+    assert "disk: /var/lib/pd-units has 0 MiB free" in refused.err
+    refused = pd_units(box, "install", "--skip", "gpu", "--skip", "disk")
     assert refused.rc == 32, (refused.rc, refused.out, refused.err)
     assert "space" in refused.err
     assert "Traceback" not in refused.err

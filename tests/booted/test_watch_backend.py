@@ -256,7 +256,12 @@ def test_a_journal_that_is_thrown_away_again_and_again(server: Server) -> None:
     server.until_phase("loading weights")
     while server.state != "active/running":
         server.box.sh("journalctl --rotate; rm -f /var/log/journal/*/system@*.journal")
-    assert server.live()["capacity"]["kv_tokens"] == 2_580_000
+    live = server.live()
+    assert live["state"] == "ready"
+    # What was deleted before anybody could open it is gone: then the verdict says that lines are missing.
+    assert live["capacity"].get("kv_tokens") == 2_580_000 or any(
+        "gaps" in row["text"] for row in live["evidence"]
+    )
 
 
 def test_a_damaged_journal_file(server: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,7 @@ def test_a_signal_is_recorded_as_such(host: FakeHost):
     kept = read_generation(host.names, 1)
     assert kept is not None
     assert kept.result == "interrupted"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "outside stoppable() no signal is touched"
 
 
 def test_an_error_says_how_to_finish_and_how_to_go_back(host: FakeHost):

@@ -23,9 +23,10 @@ class Stopped(KeyboardInterrupt):
 
 
 class _Request:
-    """The signal that has come, "" if none."""
+    """The signal that has come, "" if none, and those that are ours to handle at the moment."""
 
     name = ""
+    handled: tuple[signal.Signals, ...] = ()
 
 
 @contextlib.contextmanager
@@ -36,19 +37,20 @@ def stoppable() -> Iterator[None]:
     on the terminal: there nothing is raised, and `raise_if_stopped` does it soon after.
     """
     before = {number: signal.getsignal(number) for number in _NUMBERS}
-    handled = [number for number in _NUMBERS if before[number] is not signal.SIG_IGN]
+    handled = tuple(number for number in _NUMBERS if before[number] is not signal.SIG_IGN)
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         _Request.name = signal.Signals(number).name
         if not _is_inside(frame, _DEAF):
             raise Stopped(_Request.name)
 
+    _Request.handled = handled
     for number in handled:
         signal.signal(number, on_signal)
     try:
         yield
     finally:
-        _Request.name = ""
+        _Request.name, _Request.handled = "", ()
         for number in handled:
             signal.signal(number, before[number])
 
@@ -68,8 +70,8 @@ def raise_if_stopped() -> None:
 
 
 def deal_with(error: KeyboardInterrupt) -> str:
-    """The signal that an interruption came from; from now on no further one disturbs the clean-up."""
+    """The signal that an interruption came from; no further one disturbs the rest of `stoppable`'s block."""
     _Request.name = ""
-    for number in _NUMBERS:
+    for number in _Request.handled:
         signal.signal(number, signal.SIG_IGN)
     return error.signal if isinstance(error, Stopped) else "SIGINT"

@@ -57,6 +57,8 @@ def command(
         for index in indexes:
             with locked(index.names.lock, timeout_s=lock_timeout):
                 outcomes.append(_restart(index, roles, manager, timeout, force=force))
+            if outcomes[-1].exit_code == ExitCode.INTERRUPTED:
+                break
     worst = max(outcomes, key=lambda outcome: outcome.exit_code)
     reports = [with_placement(report) for outcome in outcomes for report in outcome.reports]
     obj = envelope(worst.exit_code, worst.message, deployments=[report.to_json() for report in reports])

@@ -250,7 +250,7 @@ def hurry() -> None:
     A nice value would do nothing: each unit is a scheduling group of its own (sched(7), autogroup).
     """
     with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 def now() -> float:

@@ -25,10 +25,13 @@ def measure_beside(task: Task) -> None:
         "MAINPID": str(task.main_pid),
         "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
     }
-    # Idle until the start is through: on a busy machine it would take the time that systemd needs for that.
-    policy = (os.SCHED_IDLE, os.sched_param(0))
-    with contextlib.suppress(OSError):
-        os.posix_spawn(sys.executable, argv, environment, scheduler=policy)
+    try:
+        pid = os.posix_spawn(sys.executable, argv, environment)
+        # Idle until the start is through: on a busy machine it would take the time that systemd needs.
+        # (The C library refuses this policy as an attribute of the spawn.)
+        os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+    except OSError as error:
+        say(f"{stem(task.unit)}: the measurement of its placement could not be started: {error.strerror}")
 
 
 def measure(task: Task) -> int:

@@ -65,9 +65,11 @@ def ready_evidence(watch: UnitWatch, answered: Answered | None, losses: str) -> 
         return ()
     took = f" in {answered.took_s:.2f} s" if answered is not None else ""
     if watch.source is Source.JOURNAL_AND_HTTP:
+        missing = ({"text": f"lines may be missing: {losses}", "source": "journal"},) if losses else ()
         return (
             {"text": "the engine's ready line, in this invocation's journal", "source": "journal"},
             {"text": f"/health answered 200{took}, from this unit's own socket", "source": "http"},
+            *missing,
         )
     why = losses or ("its log level hides it" if watch.silent_log else "it is not there")
     return (
