@@ -1,7 +1,8 @@
-"""What was installed when, and what came of it: `/var/lib/pd-units/NAME/generations/N/`, for root only.
+"""What was installed when, and what came of it: `/var/lib/pd-units/NAME/generations/N/`.
 
 A generation holds the deployment file, the units and the index as installed, and its outcome. It is *good* if
 it became ready and no unit of it died within the first minute after that. Rollback goes to a good one.
+Everybody may read what came of it; the deployment file and the log lines of a failure are for root.
 """
 
 from __future__ import annotations
@@ -136,13 +137,11 @@ def write_generation(
     }
     try:
         make_directory(names.state_dir)
-        make_directory(place.parent, mode=0o700)
-        place.parent.chmod(0o700)
         for unit in units:
             write_atomic(place / "units" / unit.name, unit.text, mode=0o600)
         write_atomic(place / "deployment.toml", text, mode=0o600)
-        write_json(place / "index.json", index_to_json(index), mode=0o600)
-        write_json(place / "outcome.json", outcome, mode=0o600)
+        write_json(place / "index.json", index_to_json(index))
+        write_json(place / "outcome.json", outcome)
     except BaseException as error:
         drop_generation(names, index.generation)
         if isinstance(error, OSError):
@@ -162,7 +161,17 @@ def write_outcome(names: Names, number: int, **outcome: Any) -> None:
     """Record how a generation's install ended. Raises: HostError 32."""
     path = _place(names, number) / "outcome.json"
     if path.parent.is_dir():
-        write_json(path, {**(read_json(path) or {}), **outcome}, mode=0o600)
+        write_json(path, {**(read_json(path) or {}), **outcome})
+
+
+def write_failed_units(names: Names, number: int, units: Iterable[Mapping[str, Any]]) -> None:
+    """Keep what is known of the units that failed, with lines of their logs: for root.
+
+    Raises: HostError 32.
+    """
+    path, failed = _place(names, number) / "failed-units.json", list(units)
+    if path.exists() or (failed and path.parent.is_dir()):
+        write_json(path, {"units": failed}, mode=0o600)
 
 
 def note_crash(names: Names, number: int, unit: str, cause: str) -> None:
@@ -170,7 +179,7 @@ def note_crash(names: Names, number: int, unit: str, cause: str) -> None:
     place = _place(names, number)
     if place.is_dir():
         crash = {"unit": unit, "cause": cause, "at": time.time()}
-        write_json(place / f"crash-{unit}.json", crash, mode=0o600)
+        write_json(place / f"crash-{unit}.json", crash)
 
 
 def read_generation(names: Names, number: int) -> Generation | None:
@@ -197,7 +206,7 @@ def read_generation(names: Names, number: int) -> Generation | None:
             changes=tuple(value.get("changes", ())),
             seconds_to_ready=value.get("seconds_to_ready"),
             rolled_back=bool(value.get("rolled_back", False)),
-            failed_units=tuple(value.get("failed_units", ())),
+            failed_units=tuple((read_json(place / "failed-units.json") or {}).get("units", ())),
             crashes=crashes,
         )
     except (KeyError, TypeError, ValueError):

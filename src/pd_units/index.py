@@ -14,7 +14,7 @@ from typing import Any
 from pd_units import SCHEMA
 from pd_units.adapters.files import read_json, to_json_text
 from pd_units.errors import DeploymentError, ExitCode, HostError
-from pd_units.manifest import interrupted_names, read_operation, require_known_schema
+from pd_units.manifest import interrupted_names, manifest_path, read_operation, require_known_schema
 from pd_units.naming import STATE_ROOT, Names, Role, name_problem, under
 from pd_units.plan import Plan
 from pd_units.topology import UNKNOWN, HostTopology
@@ -191,7 +191,8 @@ def installed_names(root: Path = Path("/")) -> tuple[str, ...]:
 
 def known_names(root: Path = Path("/")) -> tuple[str, ...]:
     """The names of the deployments on a host, those with an install that never came to its end too."""
-    return tuple(sorted({*installed_names(root), *interrupted_names(root)}))
+    with_files = {path.parent.name for path in under(root, STATE_ROOT).glob("*/manifest.json")}
+    return tuple(sorted({*installed_names(root), *interrupted_names(root), *with_files}))
 
 
 def begun_index(name: str) -> Index | None:
@@ -210,14 +211,21 @@ def begun_index(name: str) -> Index | None:
 def read_indexes(names: Iterable[str]) -> tuple[Index, ...]:
     """The indexes of `names`, of every deployment if empty.
 
-    Raises: DeploymentError 10 for a name that is not installed, or if nothing is.
+    Raises: DeploymentError 10 for a name that is not installed, or if nothing is; HostError 32 if one is
+    installed but its index is gone.
     """
-    wanted = tuple(names)
+    wanted, known = tuple(names), known_names()
     indexes = []
-    for name in wanted or known_names():
+    for name in wanted or known:
         index = None if name_problem(name) else read_index(name) or begun_index(name)
         if index is not None:
             indexes.append(index)
+        elif name in known and manifest_path(Names(name)).exists():
+            raise HostError(
+                f"{index_path(Names(name))} is missing",
+                detail="the deployment is installed; this file tells which units it has",
+                hint=f"run `pd-units install {name}` again: it writes it anew",
+            )
         elif wanted:
             listed = ", ".join(known_names()) or "none"
             raise DeploymentError(

@@ -7,7 +7,14 @@ import contextlib
 from pd_units.adapters.signals import deal_with
 from pd_units.changes import Kind
 from pd_units.errors import ExitCode, HostError, PdUnitsError
-from pd_units.generations import Result, keep_judgements, prune, read_generation, write_outcome
+from pd_units.generations import (
+    Result,
+    keep_judgements,
+    prune,
+    read_generation,
+    write_failed_units,
+    write_outcome,
+)
 from pd_units.goal import Goal, Installed
 from pd_units.manifest import end_operation, note_stopped, read_operation, what_next
 from pd_units.observe import UnitState
@@ -98,6 +105,8 @@ def _record(
     """Keep the outcome with its generation. Raises: HostError 32, which tells the outcome too."""
     units = report.to_json()["units"] if report is not None and outcome.exit_code else []
     try:
+        failed = [unit for unit in units if unit["cause"] != "none"]
+        write_failed_units(goal.names, goal.index.generation, failed)
         write_outcome(
             goal.names,
             goal.index.generation,
@@ -105,7 +114,6 @@ def _record(
             ended=at,
             message=outcome.message,
             seconds_to_ready=_seconds(report),
-            failed_units=[unit for unit in units if unit["cause"] != "none"],
         )
     except HostError as error:
         raise HostError(

@@ -80,8 +80,13 @@ class UnitReport:
 
     @property
     def seconds_to_ready(self) -> float | None:
-        """Seconds from the start of this invocation to ready."""
+        """Seconds from the start of this invocation to ready, None while it is not.
+
+        As its watcher measured them; systemd's own times count the delay before an automatic restart too.
+        """
         seconds = self.status.seconds_to_ready
+        if seconds is not None and self.live is not None and self.live.state == "ready":
+            seconds = min(seconds, self.live.seconds) if self.live.seconds is not None else seconds
         return round(seconds, 3) if seconds is not None else None
 
     def to_json(self) -> dict[str, Any]:

@@ -79,15 +79,19 @@ def _placement_lines(units: Sequence[UnitReport]) -> list[str]:
 
 
 def _shown_state(report: DeploymentReport, unit: UnitReport) -> str:
+    return str(UnitState.STARTING if _is_useless(report, unit) else unit.state)
+
+
+def _is_useless(report: DeploymentReport, unit: UnitReport) -> bool:
+    """Whether it is a router that is up, but through which no request would be served now."""
     router = report.router
-    if router is not None and router.unit == unit.unit and unit.state is UnitState.READY and not router.ready:
-        return str(UnitState.STARTING)
-    return str(unit.state)
+    up = router is not None and router.unit == unit.unit and unit.state is UnitState.READY
+    return up and router is not None and not router.ready
 
 
 def _detail(report: DeploymentReport, unit: UnitReport) -> str:
     router = report.router
-    if router is not None and router.unit == unit.unit and router.detail:
+    if router is not None and router.unit == unit.unit and router.asked and router.detail:
         return router.detail
     if unit.state is UnitState.READY and unit.live is not None:
         tokens = unit.live.capacity.get("kv_tokens")
@@ -128,9 +132,11 @@ def failure_text(unit: UnitReport) -> str:
     return "\n".join(lines)
 
 
-def progress_line(unit: UnitReport) -> str:
+def progress_line(report: DeploymentReport, unit: UnitReport) -> str:
     """One unit's state and phase in a line."""
     name, state = stem(unit.unit), unit.state
+    if _is_useless(report, unit):
+        return f"{name}: {UnitState.STARTING}: {_detail(report, unit)}"
     if state is UnitState.READY:
         seconds = unit.seconds_to_ready
         return f"{name}: ready" + (f" after {seconds:.1f} s" if seconds is not None else "")

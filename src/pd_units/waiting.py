@@ -330,9 +330,15 @@ def _failure(failed: Sequence[UnitReport]) -> str:
     return "; ".join(parts)
 
 
+def _why(unit: UnitReport) -> str:
+    """Where it stands: the cause of its last end, or else its phase."""
+    why = unit.cause if unit.cause != "none" else unit.phase
+    return f" ({why})" if why else ""
+
+
 def _timeout(reports: Sequence[DeploymentReport], timeout_s: float) -> str:
     waiting = [
-        f"{stem(unit.unit)} is {unit.state}" + (f" ({unit.phase})" if unit.phase else "")
+        f"{stem(unit.unit)} is {unit.state}{_why(unit)}"
         for report in reports
         for unit in report.units
         if unit.state is not UnitState.READY

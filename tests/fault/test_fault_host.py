@@ -100,7 +100,7 @@ def test_a_read_only_etc(host: Host) -> None:
         (f"chown operator: {STATE}/two", f"chown root: {STATE}/two", ("belongs to user", f"{STATE}/two")),
         (
             f"chmod 0770 {STATE}/two/generations",
-            f"chmod 0700 {STATE}/two/generations",
+            f"chmod 0755 {STATE}/two/generations",
             ("can be written by others", "generations"),
         ),
         (f"chmod 1777 {UNITS}", f"chmod 0755 {UNITS}", ("can be written by others", UNITS)),
@@ -132,7 +132,7 @@ def test_a_umask_of_077_hides_nothing_from_readers(box: Box) -> None:
     host.write(two(A))
     box.sh("umask 077; pd-units install --skip gpu >/dev/null 2>&1")
     assert host.status()["state"] == "ready"
-    assert box.sh(f"stat -c %a {STATE} {STATE}/two {STATE}/two/generations").split() == ["755", "755", "700"]
+    assert box.sh(f"stat -c %a {STATE} {STATE}/two {STATE}/two/generations").split() == ["755", "755", "755"]
     box.sh(f"chmod 0700 {STATE} {STATE}/two")
     host.write(two(B))
     host.install().check()
@@ -194,6 +194,18 @@ def test_a_damaged_index_is_named_and_an_install_writes_it_anew(host: Host, text
     assert asked.rc == 32
     assert "index.json is damaged" in asked.err
     host.install().check()
+    assert host.status()["state"] == "ready"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_missing_index_is_named_too(host: Host, named: bool) -> None:
+    host.box.sh(f"rm {STATE}/two/index.json")
+    for verb in ("status", "wait-ready"):
+        asked = host.pd(verb, *(["two"] if named else []), user="operator")
+        assert asked.rc == 32
+        assert "two/index.json is missing" in asked.err
+        assert "pd-units install two" in asked.err
+    host.pd("install", "two", "--skip", "gpu").check()
     assert host.status()["state"] == "ready"
 
 

@@ -56,6 +56,8 @@ def test_43_tells_both_stories_and_is_not_tried_again(host: Host) -> None:
     assert host.processes_have(f"mem-fraction-static {A}")
     assert results(host) == [("ready", True, False), ("failed", False, True)]
     assert history(host)[1]["failed_units"][0]["evidence"]
+    for_everybody = host.pd("history", "two", "--json", user="operator").check().json()["generations"]
+    assert for_everybody == [{**row, "failed_units": []} for row in history(host)]
     before = host.mains()
     again = host.install()
     assert again.rc == 40

@@ -12,6 +12,7 @@ from pd_units.errors import HostError
 from pd_units.generations import (
     Result,
     content_digest,
+    generations_dir,
     keep_judgements,
     last_good,
     note_crash,
@@ -54,7 +55,15 @@ def test_a_generation_is_interrupted_until_it_has_ended(host: FakeHost):
     assert (kept.result, kept.good, kept.began) == (Result.INTERRUPTED, False, 5.0)
     assert kept.content == content_digest(units)
     assert stored_units(host.names, 1) == tuple(units)
-    assert (host.names.state_dir / "generations").stat().st_mode & 0o777 == 0o700
+    kept_files = {path.name: path.stat().st_mode & 0o777 for path in generations_dir(host.names).rglob("*")}
+    assert kept_files == {
+        "1": 0o755,
+        "units": 0o755,
+        "outcome.json": 0o644,
+        "index.json": 0o644,
+        "deployment.toml": 0o600,
+        **{unit.name: 0o600 for unit in units},
+    }
 
 
 def test_the_last_good_one_is_what_was_replaced(host: FakeHost):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from pd_units.cli.output import emit, envelope, json_option
-from pd_units.errors import DeploymentError, ExitCode, HostError
-from pd_units.generations import Generation, generations_dir, iso, read_generations
+from pd_units.errors import DeploymentError, ExitCode
+from pd_units.generations import Generation, iso, read_generations
 from pd_units.index import installed_names, read_index
 from pd_units.manifest import operation_words, read_operation
 from pd_units.naming import Names, stem
@@ -21,13 +19,6 @@ from pd_units.report import table
 def command(name: str, as_json: bool) -> int:
     """Show the generations of a deployment: when, what changed, what came of it, and the time to ready."""
     names = Names(name)
-    if generations_dir(names).exists() and os.geteuid() != 0:
-        raise HostError(
-            "history needs root",
-            detail="generations hold the deployment files as installed",
-            hint=f"sudo pd-units history {name}",
-            exit_code=ExitCode.NOT_AUTHORISED,
-        )
     generations = read_generations(names)
     index = read_index(name)
     if not generations and index is None:

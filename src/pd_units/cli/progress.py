@@ -82,13 +82,19 @@ class Progress:
     # -------------------------------------------------------------------------------------- on a terminal
     def _live_lines(self, report: DeploymentReport) -> Iterator[str]:
         for unit in filter(self._selected, report.units):
-            line = progress_line(unit)
+            line = progress_line(report, unit)
             if unit.state is UnitState.STARTING:
                 line += self._times(report.index.names, unit)
             yield line
-        detail = _router_detail(report)
-        if detail:
-            yield detail
+        yield from self._of_router(report)
+
+    def _of_router(self, report: DeploymentReport) -> Iterator[str]:
+        """What a router that is up waits for; it has a line of its own where it is waited for itself."""
+        router = report.router
+        if router is None or not router.asked or router.ready or not router.detail:
+            return
+        if not any(unit.unit == router.unit for unit in filter(self._selected, report.units)):
+            yield f"{report.index.name}: {router.detail}"
 
     def _times(self, names: Names, unit: UnitReport) -> str:
         """How long it has been starting, and how long it takes as a rule."""
@@ -115,13 +121,12 @@ class Progress:
         for unit in filter(self._selected, report.units):
             if unit.state is UnitState.STARTING and unit.live is not None and unit.live.state == "ready":
                 continue  # its watcher has just ended; systemd says so in a moment
-            line = progress_line(unit)
+            line = progress_line(report, unit)
             usual = self._usual_of(report.index.names, unit.unit) if unit.unit not in self._said else None
             more = f" (ready after {_span(usual)} as a rule)" if usual and _is_starting(unit) else ""
             self._say(unit.unit, line, more)
-        detail = _router_detail(report)
-        if detail:
-            self._say(report.index.name, detail)
+        for line in self._of_router(report):
+            self._say(report.index.name, line)
 
     def _say(self, key: str, line: str, more: str = "") -> None:
         now, said = self._clock.monotonic(), self._said.get(key)
@@ -151,13 +156,6 @@ class Progress:
         if unit not in self._usual:
             self._usual[unit] = self._typical(names, unit)
         return self._usual[unit]
-
-
-def _router_detail(report: DeploymentReport) -> str:
-    router = report.router
-    if router is None or not router.detail or router.ready or not router.asked:
-        return ""
-    return f"{report.index.name}: {router.detail}"
 
 
 def _is_starting(unit: UnitReport) -> bool:

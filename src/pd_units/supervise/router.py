@@ -87,11 +87,15 @@ class RouterWatcher:
         self._task, self._stop, self._process, self._manager = task, stop, process, manager
         gate = read_live(task.names, task.unit, task.invocation_id)
         self._passed = dict(gate.backends) if gate is not None else {}
-        self._began, self._watched = began, now()
-        self._phases = PhaseLog()
-        self._phases.enter("gate", "waiting for backends", 0.0)
+        self._watched = now()
         started_us = start_mono_us(task.main_pid)
         started = started_us / 1e6 if started_us else self._watched
+        if gate is not None:
+            # systemd's own time counts the delay before an automatic restart too
+            began = max(began, min(started, now() - (time.time() - gate.since)))
+        self._began = began
+        self._phases = PhaseLog()
+        self._phases.enter("gate", "waiting for backends", 0.0)
         self._phases.enter("router-starting", "starting the router", started - began)
         self._stage = Stage.READINESS
         self._request: Request | None = None
