@@ -16,7 +16,7 @@ from pd_units.generations import stored_deployment_path
 from pd_units.goal import Goal, next_number
 from pd_units.index import current_generation, index_of, installed_names, known_names, read_index
 from pd_units.installed import read_installed, refuse_foreign
-from pd_units.manifest import read_operation
+from pd_units.manifest import manifest_path, read_manifest, read_operation
 from pd_units.model import Deployment, check_together, lint, parse_deployment, together_code
 from pd_units.naming import CONFIG_DIR, Names
 from pd_units.pinning import moved_gpus
@@ -235,7 +235,7 @@ def prepare(
         changes = ChangeSet(tuple(c for c in changes.changes if c.kind is not Kind.RELOAD))
     if not choices.force:
         changes = drained_router(changes, rendered, state)
-    subject = Subject(plan=plan, topology=topology, manager=manager, retires=deployment.retires)
+    subject = subject_of(plan, topology, manager, root=choices.root)
     looks = _looks_at_host(changes) and not choices.offline
     checks = run_checks(subject, skip=choices.skip) if looks else ()
     if strict:
@@ -257,6 +257,22 @@ def prepare(
         force=choices.force,
     )
     return Prepared(source=source, plan=plan, goal=goal, checks=checks)
+
+
+def subject_of(
+    plan: Plan, topology: HostTopology, manager: Manager | None, *, root: Path = Path("/")
+) -> Subject:
+    """What preflight looks at; units in pd-units' records are the deployment's own, declared or not."""
+    deployment, names = plan.deployment, Names(plan.deployment.name, root)
+    try:
+        operation = read_operation(names)
+        begun = operation.digests if operation is not None else {}
+        installed = tuple(dict.fromkeys((*read_manifest(manifest_path(names)), *begun)))
+    except HostError:
+        installed = ()  # damaged, or of a newer pd-units: an install says so
+    return Subject(
+        plan=plan, topology=topology, manager=manager, retires=deployment.retires, installed=installed
+    )
 
 
 def _looks_at_host(changes: ChangeSet) -> bool:

@@ -149,6 +149,16 @@ def test_ports_and_who_holds_them(box: Box) -> None:
     look(box).failed("ports", "port 30000 of dsv4-prefill.service is held by process ", "of old.service")
     write_deployment(box, deployment(**{'name = "dsv4"': 'name = "dsv4"\nretires = ["old.service"]'}))
     look(box).passed("ports")
+    box.run(["systemctl", "stop", "old.service"]).check()
+    # One prefill becomes two: the running one is ours if pd-units' own records say so.
+    box.write(f"/etc/systemd/system/{PREFILL}", OLD)
+    box.run(["systemctl", "start", PREFILL]).check()
+    until("the first prefill", lambda: box.http("http://127.0.0.1:30000/health")[0] == 200)
+    second = '[[prefill]]\ngpus = [4, 5]\nnuma = "none"\nport = 30003\nbootstrap_port = 8999\n\n[[decode]]'
+    write_deployment(box, deployment(**{"[[decode]]": second}))
+    look(box).failed("ports", f"of {PREFILL}", f"systemctl disable --now {PREFILL}")
+    box.write("/var/lib/pd-units/dsv4/manifest.json", json.dumps({"schema": 1, "files": {PREFILL: "0"}}))
+    look(box).passed("ports")
 
 
 OLD = """

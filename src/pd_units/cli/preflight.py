@@ -10,8 +10,16 @@ import click
 from pd_units.cli.options import skip_option, topology_of, topology_option
 from pd_units.cli.output import emit, envelope, json_option, warn
 from pd_units.errors import ExitCode
-from pd_units.preflight import CHECKS, Check, Severity, Subject, run_checks
-from pd_units.prepare import Choices, connect, deployment_files, plan_sources, read_sources, warnings_of
+from pd_units.preflight import CHECKS, Check, Severity, run_checks
+from pd_units.prepare import (
+    Choices,
+    connect,
+    deployment_files,
+    plan_sources,
+    read_sources,
+    subject_of,
+    warnings_of,
+)
 from pd_units.report import table
 
 
@@ -45,8 +53,7 @@ def command(
     results: list[Check] = []
     for source, plan in zip(sources, plans, strict=True):
         warn(warnings_of(source, plan))
-        subject = Subject(plan=plan, topology=topology, manager=manager, retires=source.deployment.retires)
-        results += run_checks(subject, skip=choices.skip)
+        results += run_checks(subject_of(plan, topology, manager), skip=choices.skip)
     bad = [check for check in results if not check.ok and check.severity is Severity.ERROR]
     code = ExitCode.PREFLIGHT if bad else ExitCode.OK
     message = f"failed: {', '.join(dict.fromkeys(c.name for c in bad))}" if bad else "this host can run it"

@@ -55,13 +55,14 @@ Result = Iterable[Check]
 class Subject:
     """What is checked: the plan, and the host as it is now. `manager` is None if systemd does not answer.
 
-    `root`: whether everything can be seen. `skip`: checks that are left out.
+    `installed`: units that pd-units wrote for the deployment, declared or not. `skip`: checks left out.
     """
 
     plan: Plan
     topology: HostTopology
     manager: Manager | None
     retires: tuple[str, ...] = ()
+    installed: tuple[str, ...] = ()
     skip: frozenset[str] = field(default_factory=frozenset)
 
     @property
@@ -72,7 +73,23 @@ class Subject:
     @cached_property
     def ours(self) -> frozenset[str]:
         """Units whose ports and GPU memory will be free by the time that they are needed."""
-        return frozenset(unit.unit for unit in self.plan.units) | frozenset(self.retires)
+        return frozenset(unit.unit for unit in self.plan.units) | frozenset(self.replaced)
+
+    @property
+    def replaced(self) -> tuple[str, ...]:
+        """Units that an install stops before it starts others: retired ones, and those no longer declared."""
+        declared = {unit.unit for unit in self.plan.units}
+        return (*self.retires, *(unit for unit in self.installed if unit not in declared))
+
+    def is_stray(self, owner: str) -> bool:
+        """Whether a unit has a name of this deployment's and none of its records knows it."""
+        return owner not in self.ours and self.plan.names.owns(owner)
+
+    def how_to_free(self, owner: str) -> str:
+        """How the process of a unit that is in the way is got rid of; retires takes no name of our own."""
+        if self.is_stray(owner):
+            return f"systemctl disable --now {owner} (pd-units did not write it)"
+        return "stop it, or name its unit in deployment.retires"
 
     @property
     def backends(self) -> tuple[UnitPlan, ...]:

@@ -145,6 +145,7 @@ def _held(subject: Subject, unit: UnitPlan, index: int, memory: GpuMemory) -> Ch
     """What is wrong with one GPU's memory. Memory that no process is named for is held outside of this
     host's view: by a container, or by a process that is dying."""
     foreign, ours = _by_owner(subject, memory.by_pid)
+    own = next((name for name in map(procfs.unit_of, memory.by_pid) if subject.is_stray(name)), "")
     unseen = max(memory.used_bytes - sum(memory.by_pid.values()), 0) if not ours else 0
     held = sum(foreign.values()) + (unseen if unseen >= _NOTEWORTHY_BYTES else 0)
     if held < _NOTEWORTHY_BYTES:
@@ -155,7 +156,7 @@ def _held(subject: Subject, unit: UnitPlan, index: int, memory: GpuMemory) -> Ch
     what = f"GPU {index} of {unit.unit}: {gib(held)} of {gib(memory.total_bytes)} is held by {who}"
     fraction = _memory_fraction(unit)
     if memory.total_bytes and held > (1 - fraction) * memory.total_bytes:
-        advice = "stop it, or name its unit in deployment.retires: the engine runs out of memory otherwise"
+        advice = f"{subject.how_to_free(own)}: the engine runs out of memory otherwise"
         return bad("gpu-memory", what, advice)
     return warning("gpu-memory", what, "the engine takes what is left; tensor parallel ranks want the same")
 

@@ -18,7 +18,7 @@ _PORT_OPTIONS = ("--nccl-port", "--gated-launch-port", "--prometheus-port")
 
 
 def check_ports(subject: Subject) -> Result:
-    """Every port is free, or held by the unit that it is for or by one that is retired."""
+    """Every port is free, or held by the unit that it is for or by one that is replaced."""
     taken = False
     for port, unit in sorted(ports_of(subject.plan).items()):
         if not procfs.port_in_use(port):
@@ -28,7 +28,7 @@ def check_ports(subject: Subject) -> Result:
         if owner in subject.ours or (pid is None and _runs(subject, unit)):
             continue
         taken = True
-        advice = f"stop it, name its unit in deployment.retires, or give {unit} another port"
+        advice = f"{subject.how_to_free(owner)}, or give {unit} another port"
         yield bad("ports", f"port {port} of {unit} is held by {_holder(port, pid, owner)}", advice)
     if not taken:
         yield good("ports", "free: " + ", ".join(str(port) for port in sorted(ports_of(subject.plan))))
@@ -39,7 +39,7 @@ def _runs(subject: Subject, unit: str) -> bool:
     """Whether the unit that the port is for, or one that it replaces, runs: the unseen holder is that one."""
     if subject.manager is None or subject.root:
         return False
-    return any(subject.manager.unit(each).main_pid for each in (unit, *subject.retires))
+    return any(subject.manager.unit(each).main_pid for each in (unit, *subject.replaced))
 
 
 def _holder(port: int, pid: int | None, owner: str) -> str:
