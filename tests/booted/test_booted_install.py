@@ -143,6 +143,13 @@ def test_a_changed_file_restarts_only_what_it_changes(box: Box) -> None:
     complete(box)
 
 
+def test_a_reader_who_leaves_stops_nothing(box: Box) -> None:
+    write_deployment(box)
+    script = "pd-units install --skip gpu 2>&1 >/dev/null | head -n1; exit ${PIPESTATUS[0]}"
+    box.run(["bash", "-c", script]).check()
+    complete(box)
+
+
 def test_check_before_the_first_install_touches_nothing(box: Box) -> None:
     write_deployment(box)
     for user in ("root", "operator"):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 TWO = """
 [deployment]
@@ -19,9 +23,12 @@ port = {port}
 """
 
 
-def pd_units(*words: str, stdout=subprocess.PIPE) -> subprocess.CompletedProcess:
+def pd_units(
+    *words: str, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **environment: str
+) -> subprocess.CompletedProcess:
     argv = [sys.executable, "-m", "pd_units", *words]
-    return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE, text=True)
+    env = {**os.environ, **environment}
+    return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, text=True, env=env)
 
 
 def test_a_full_output_is_one_line_and_a_code() -> None:
@@ -29,6 +36,37 @@ def test_a_full_output_is_one_line_and_a_code() -> None:
         done = pd_units("init", "--list", stdout=full)
     assert done.returncode == 32
     assert done.stderr.splitlines() == ["pd-units: cannot write the answer: No space left on device"]
+
+
+@pytest.fixture
+def left() -> Iterator[int]:
+    """A pipe whose reader has gone."""
+    read, write = os.pipe()
+    os.close(read)
+    yield write
+    os.close(write)
+
+
+def test_a_reader_who_left_changes_no_exit_code(left: int, tmp_path: Path) -> None:
+    assert pd_units("init", "--list", stdout=left).returncode == 0
+    for words in (["validate", "no.toml"], ["validate", "no.toml", "--json"], ["preflight", "no.toml"]):
+        assert pd_units(*words, stdout=left, stderr=left).returncode == 10
+    assert pd_units("frobnicate", stderr=left).returncode == 2
+
+
+def test_a_full_disk_under_stderr_leaves_the_answer_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(TWO.format(name="a", gpu=0, port=30000))
+    with Path("/dev/full").open("w") as full:
+        done = pd_units("render", str(tmp_path / "a.toml"), stderr=full)
+    assert done.returncode == 0
+    assert "a-standalone.service" in done.stdout
+
+
+def test_what_a_terminals_encoding_lacks_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(TWO.format(name="a", gpu=0, port=30000).replace("tiny", "groesse-模型"))
+    done = pd_units("render", str(tmp_path / "a.toml"), PYTHONIOENCODING="latin-1")
+    assert done.returncode == 0, done.stderr
+    assert "/models/groesse-\\u6a21\\u578b" in done.stdout
 
 
 def test_ports_of_two_files_that_collide_are_a_matter_of_placement(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import importlib
 import os
@@ -14,6 +13,7 @@ import click
 
 from pd_units import __version__
 from pd_units.cli.output import emit_error
+from pd_units.cli.streams import replace_streams
 from pd_units.errors import ExitCode, PdUnitsError
 
 _OUTPUT_FAULTS = (errno.ENOSPC, errno.EIO, errno.EDQUOT)
@@ -87,9 +87,6 @@ def run(args: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         emit_error(as_json, PdUnitsError("interrupted", exit_code=ExitCode.INTERRUPTED))
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()
-        return ExitCode.OK
     except OSError as error:
         if error.filename is not None or error.errno not in _OUTPUT_FAULTS:
             raise
@@ -106,20 +103,18 @@ def _usage(as_json: bool, error: click.ClickException) -> int:
 
 def _no_output(error: OSError) -> int:
     """What was to be done is done; its answer could not be written."""
-    with contextlib.suppress(OSError):
-        click.echo(f"pd-units: cannot write the answer: {error.strerror}", err=True)
+    click.echo(f"pd-units: cannot write the answer: {error.strerror}", err=True)
     return ExitCode.WRITE_FAILED
 
 
 def main() -> None:
     """The console script."""
+    replace_streams()
     code = run(sys.argv[1:])
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        pass  # the reader has what it wanted
-    except (OSError, ValueError) as error:
-        code = _no_output(error) if isinstance(error, OSError) else code
-    with contextlib.suppress(OSError, ValueError):
-        sys.stderr.flush()
+    except OSError as error:
+        code = _no_output(error)
+    except (AttributeError, ValueError):
+        pass  # there is none, or it was closed
     os._exit(code)  # GLib's own thread can crash an interpreter that is being taken down
