@@ -77,7 +77,7 @@ class Choices:
 
 
 def deployment_files(files: Sequence[str]) -> tuple[Path, ...]:
-    """The files named, or every file of /etc/pd-units. A NAME stands for its installed file.
+    """The files named, or every file of /etc/pd-units. A NAME stands for its installed file, before a file.
 
     Raises: DeploymentError 10.
     """
@@ -94,10 +94,10 @@ def deployment_files(files: Sequence[str]) -> tuple[Path, ...]:
 
 
 def _named(word: str) -> Path:
-    path = Path(word)
-    if path.exists() or "/" in word or path.suffix:
-        return path
     if word not in known_names():
+        path = Path(word)
+        if path.exists() or "/" in word or word.endswith(".toml"):
+            return path
         raise DeploymentError(
             f"{word}: no such file, and no such deployment",
             detail=f"installed: {', '.join(known_names()) or 'none'}",

@@ -39,7 +39,7 @@ def command(
     Exits 40 as soon as a unit has failed for good, 41 when the time is over; says what it waits for.
     """
     indexes = read_indexes(names)
-    wanted = {unit if "." in unit else f"{unit}.service" for unit in units}
+    wanted = {unit.removesuffix(".service") + ".service" for unit in units}
     known = {unit.unit for index in indexes for unit in index.units}
     if wanted - known:
         raise DeploymentError(
