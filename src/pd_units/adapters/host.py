@@ -22,6 +22,8 @@ from pd_units.topology import HostTopology
 _VERIFY_TIMEOUT_S = 60.0
 # An operator's drop-in may have a key that this systemd ignores: that is no fault of the unit beside it.
 _ABOUT_DROP_IN = re.compile(r"/\S+\.d/[^/:]+\.conf:\d+: .*ignoring")
+# Whether a program is on this host is preflight's to say; the units may be for an image, or come first.
+_NOT_HERE = re.compile(r"\S+: Command .+ is not executable: ")
 
 
 def host_facts(
@@ -61,7 +63,7 @@ def installed_version(root: Path, python: str, distribution: str) -> str | None:
 
 
 def verify_units(units: Sequence[RenderedUnit]) -> None:
-    """Have systemd read the units before they are placed.
+    """Have systemd read the units before they are placed; the programs that they name need not be there.
 
     Raises: TemplateError 21, with systemd's own words. Source: systemd-analyze(1); without
     `--recursive-errors=` it exits 0 on unknown keys and bad values.
@@ -87,6 +89,9 @@ def verify_units(units: Sequence[RenderedUnit]) -> None:
                 "systemd-analyze verify gave no answer", exit_code=ExitCode.UNIT_REJECTED
             ) from error
     said = [line for line in done.stderr.splitlines() if line.strip() and not _ABOUT_DROP_IN.match(line)]
+    if any(map(_NOT_HERE.match, said)):  # enough for exit status 1, though the rest be about other units
+        names = [unit.name for unit in units]
+        said = [line for line in said if not _NOT_HERE.match(line) and any(name in line for name in names)]
     if done.returncode and said:
         raise TemplateError(
             "systemd rejects a rendered unit; nothing was changed",
