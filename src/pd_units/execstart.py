@@ -5,7 +5,7 @@ from __future__ import annotations
 from pd_units.adapters.dropins import find_drop_ins
 from pd_units.naming import Names
 from pd_units.received import texts_of
-from pd_units.unitfile import UnitFile, parse_command, parse_unit
+from pd_units.unitfile import UnitFile, parse_command, read_unit
 
 
 def exec_start(names: Names, unit: str) -> tuple[str, ...]:
@@ -15,7 +15,7 @@ def exec_start(names: Names, unit: str) -> tuple[str, ...]:
     """
     try:
         text = (names.unit_dir / unit).read_text(encoding="utf-8")
-        parsed = [parse_unit(each) for each in texts_of(text, find_drop_ins(unit, names.root))]
+        parsed = [read_unit(each)[0] for each in texts_of(text, find_drop_ins(unit, names.root))]
         whole = UnitFile(tuple(entry for each in parsed for entry in each.entries))
         commands = parse_command(whole.last("Service", "ExecStart") or "")
     except (OSError, ValueError):

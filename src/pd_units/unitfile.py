@@ -6,10 +6,12 @@ Follows systemd.syntax(7), config_parse (shared/conf-parser.c) and extract_first
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 _BLANKS = " \t"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _SIMPLE_ESCAPES = {
     "a": "\a",
     "b": "\b",
@@ -34,6 +36,15 @@ class Entry:
     key: str
     value: str
     line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A line that systemd skips with a warning, and why. `ends`: it reads no further in the file."""
+
+    line: int
+    why: str
+    ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +97,46 @@ def parse_unit(text: str) -> UnitFile:
 
     Raises: ValueError with the line, where systemd would skip a line with a warning.
     """
+    unit, skipped = read_unit(text)
+    for each in skipped:
+        raise ValueError(f"line {each.line}: {each.why}")
+    return unit
+
+
+def read_unit(text: str) -> tuple[UnitFile, tuple[Skipped, ...]]:
+    """Assignments in `text` as systemd takes them, and what it skips.
+
+    Bytes that are not UTF-8 are surrogates (surrogateescape). At these, and at a broken section header,
+    systemd stops reading the file; it keeps what came before in a drop-in, and refuses a unit file.
+    """
     entries: list[Entry] = []
-    section, joined, start = "", "", 0
+    skipped: list[Skipped] = []
+    section = ""
+    for number, line in _logical_lines(text):
+        if _SURROGATE.search(line):
+            skipped.append(Skipped(number, "it is not UTF-8 text", ends=True))
+            break
+        if line.startswith("["):
+            if not line.endswith("]"):
+                skipped.append(Skipped(number, "it is no section header: ] is missing", ends=True))
+                break
+            section = line[1:-1]
+            continue
+        key, equals, value = line.partition("=")
+        if not section:
+            skipped.append(Skipped(number, "it is outside of any section"))
+        elif not equals:
+            skipped.append(Skipped(number, "there is no = in it"))
+        elif not key.strip():
+            skipped.append(Skipped(number, "there is no name before its ="))
+        else:
+            entries.append(Entry(section, key.rstrip(), value.strip(), number))
+    return UnitFile(tuple(entries)), tuple(skipped)
+
+
+def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
+    """(first line number, stripped text) of each line but empty ones and comments, continued ones joined."""
+    joined, start = "", 0
     lines = text.split("\n")
     for number, raw in enumerate(lines, 1):
         line = raw.lstrip(_BLANKS)
@@ -98,20 +147,9 @@ def parse_unit(text: str) -> UnitFile:
         if _continues(joined) and number < len(lines):
             joined = joined[:-1] + " "
             continue
-        line, joined, first, start = joined.strip(), "", start, 0
-        if not line:
-            continue
-        if line.startswith("["):
-            if not line.endswith("]"):
-                raise ValueError(f"line {first}: not a section: {line[:60]!r}")
-            section = line[1:-1]
-            continue
-        key, equals, value = line.partition("=")
-        if not equals or not section:
-            what = "no = in" if not equals else "outside any section:"
-            raise ValueError(f"line {first}: {what} {line[:60]!r}")
-        entries.append(Entry(section, key.rstrip(), value.strip(), first))
-    return UnitFile(tuple(entries))
+        if joined.strip():
+            yield start, joined.strip()
+        joined, start = "", 0
 
 
 def _continues(line: str) -> bool:

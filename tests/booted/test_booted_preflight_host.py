@@ -53,6 +53,10 @@ def test_drop_ins_that_undo_what_is_rendered(box: Box) -> None:
             look(box).failed(name, f"fault.conf:2 sets {directive} for {PREFILL}", severity=severity)
     with drop_in(box, f"{PREFILL}.d", "KillMode=process\nKillMode=mixed"):
         look(box).silent("systemd", "KillMode")
+    with drop_in(box, "service.d", "KillMode=process\nwords"):
+        found = look(box)
+        found.failed("systemd", "service.d/fault.conf:3 is ignored by systemd", severity="warning")
+        found.failed("systemd", "KillMode=process")
     with drop_in(box, "dsv4-.service.d", "PrivateDevices=yes"):
         look(box, "--topology", four_gpus(box), skip="gpu-memory").failed(
             "gpu", "PrivateDevices=yes", "sees no GPU"

@@ -196,6 +196,8 @@ def test_what_a_router_was_started_with_is_read_from_its_unit(tmp_path: Path):
         "http://127.0.0.1:2": {"url": "http://127.0.0.1:2", "worker_type": "decode", "api_key": "k 1"},
     }
     assert exec_start(Names("r", tmp_path), "nobody.service") == ()
+    place(tmp_path, "etc/systemd/system/r.service.d/x.conf", "[Service]\nno assignment\n")
+    assert exec_start(Names("r", tmp_path), "r.service") == argv
 
 
 @pytest.mark.parametrize("argv", [(), ("--prefill",), ("--decode",)])

@@ -12,8 +12,9 @@ from pd_units.manifest import manifest_path, manifest_text
 from pd_units.model import parse_deployment
 from pd_units.naming import Names
 from pd_units.plan import HostFacts, Plan, make_plan
-from pd_units.preflight import gpus
+from pd_units.preflight import drop_ins, gpus
 from pd_units.preflight.base import Check
+from pd_units.preflight.drop_ins import check_lines, overrides_of
 from pd_units.preflight.gpus import check_gpu_memory
 from pd_units.preflight.ports import check_ports
 from pd_units.prepare import subject_of
@@ -83,3 +84,29 @@ def test_a_stranger_can_be_retired(host: Path, monkeypatch: pytest.MonkeyPatch) 
     assert {"deployment.retires" in check.advice for check in failed(host, plan_of())} == {True}
     retiring = DEPLOYMENT.replace('"a"', '"a"\ndeployment.retires = ["old.service"]', 1)
     assert failed(host, plan_of(retiring)) == []
+
+
+def drop_in(root: Path, monkeypatch: pytest.MonkeyPatch, folder: str, data: bytes) -> Path:
+    monkeypatch.setattr(drop_ins, "_PLACES", (str(root),))
+    path = root / "systemd/system" / folder / "x.conf"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"hf_abcdefghijklmnopqrstuvwxyz", "is ignored by systemd: there is no = in it"),
+        (b"Nice=caf\xe9", "is ignored by systemd and the rest of the file: it is not UTF-8 text"),
+        (b"LimitNOFILE=" + b"9" * 5000, ""),
+    ],
+)
+def test_a_line_that_systemd_ignores_is_a_warning_without_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes, why: str
+) -> None:
+    path = drop_in(tmp_path, monkeypatch, "service.d", b"[Service]\nKillMode=process\n" + line + b"\n")
+    subject = subject_of(plan_of(), TOPOLOGY, None, root=tmp_path)
+    assert [each.entry.key for each in overrides_of(subject)] == ["KillMode"] * 4
+    found = [(str(check.severity), check.evidence) for check in check_lines(subject)]
+    assert found == ([("warning", f"{path}:3 {why}")] if why else [])

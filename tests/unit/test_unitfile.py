@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pd_units.unitfile import Command, parse_command, parse_unit, split_words
+from pd_units.unitfile import Command, parse_command, parse_unit, read_unit, split_words
 
 UNIT = """# first
 ; second
@@ -94,3 +94,21 @@ def test_commands_prefixes_and_separators() -> None:
 def test_lines_systemd_would_skip_are_named(text: str) -> None:
     with pytest.raises(ValueError, match=r"line \d"):
         parse_unit(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "why", "rest"),
+    [
+        ("just words", "there is no = in it", True),
+        ("=value", "there is no name before its =", True),
+        ("# caf\udce9", "", True),
+        ("Nice=caf\udce9", "it is not UTF-8 text", False),
+        ("[Service", "it is no section header: ] is missing", False),
+    ],
+)
+def test_what_systemd_skips_and_where_it_stops(line: str, why: str, rest: bool) -> None:
+    """As 252 and 257 say of such files (systemd-analyze verify)."""
+    unit, skipped = read_unit(f"[Service]\nA=1\n{line}\nB=2\n")
+    assert unit.keys("Service") == (("A", "B") if rest else ("A",))
+    assert [(each.line, each.why) for each in skipped] == ([(3, why)] if why else [])
+    assert read_unit("A=1\n[Service]\nB=2\n")[0].keys("Service") == ("B",)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pd_units.plan import UnitPlan
-from pd_units.preflight.base import Subject, account_of, text_of
-from pd_units.unitfile import Entry, UnitFile, parse_unit
+from pd_units.preflight.base import Result, Subject, account_of, warning
+from pd_units.unitfile import Entry, Skipped, UnitFile, read_unit
 
 _PLACES = ("/usr/lib", "/usr/local/lib", "/run", "/etc")
 _TRUE = ("1", "yes", "true", "on")
@@ -70,7 +70,7 @@ def _hides_home(value: str, unit: UnitPlan) -> bool:
 def _below(least: int, units: bool) -> Test:
     def harms(value: str, unit: UnitPlan) -> bool:
         hard = value.rpartition(":")[2].strip()
-        match = re.fullmatch(r"(\d+)([KMGT]?)", hard) if units else re.fullmatch(r"(\d+)()", hard)
+        match = re.fullmatch(r"(\d{1,20})([KMGT]?)" if units else r"(\d{1,20})()", hard)
         return bool(unit.gpus) and match is not None and int(match[1]) * _BYTES[match[2]] < least
 
     return harms
@@ -183,9 +183,27 @@ def overrides_of(subject: Subject) -> tuple[Override, ...]:
     return tuple(found)
 
 
+def check_lines(subject: Subject) -> Result:
+    """A warning for each line of a drop-in that systemd skips: whoever wrote it relies on it."""
+    paths = {path for unit in subject.plan.units for path in drop_in_files(unit.unit)}
+    for path in sorted(paths):
+        for each in _read(path)[1]:
+            rest = " and the rest of the file" if each.ends else ""
+            advice = "mend the line or take it out: what it was to set is not set"
+            yield warning("systemd", f"{path}:{each.line} is ignored by systemd{rest}: {each.why}", advice)
+
+
 def _entries(path: Path) -> Iterable[Entry]:
-    parsed: UnitFile = parse_unit(text_of(path) + "\n")
-    return parsed.entries
+    return _read(path)[0].entries
+
+
+def _read(path: Path) -> tuple[UnitFile, tuple[Skipped, ...]]:
+    """A drop-in as systemd takes it, and the lines that it skips; empty if this user may not read it."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        text = ""
+    return read_unit(text)
 
 
 def drop_in_files(unit: str) -> tuple[Path, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pd_units.adapters import journal
 from pd_units.preflight.base import Result, Subject, bad, good, lines_of, warning
-from pd_units.preflight.drop_ins import Override, overrides_of
+from pd_units.preflight.drop_ins import Override, check_lines, overrides_of
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _OLDEST_SYSTEMD = 249
@@ -36,6 +36,7 @@ def check_systemd(subject: Subject) -> Result:
     yield from check_own_code()
     yield from check_clock()
     yield from check_overrides(overrides_of(subject), "systemd")
+    yield from check_lines(subject)
 
 
 def check_overrides(found: Iterable[Override], name: str) -> Result:
