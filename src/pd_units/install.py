@@ -114,6 +114,7 @@ def _record(
             ended=at,
             message=outcome.message,
             seconds_to_ready=_seconds(report),
+            **({"rolled_back": False} if result is Result.READY else {}),
         )
     except HostError as error:
         raise HostError(

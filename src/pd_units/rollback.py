@@ -22,7 +22,7 @@ from pd_units.goal import Goal, Installed, with_failed
 from pd_units.index import Index, current_generation
 from pd_units.install import Installer, conclude
 from pd_units.installed import read_installed, refuse_foreign
-from pd_units.manifest import read_operation
+from pd_units.manifest import Operation, begin_operation, read_operation
 from pd_units.naming import Names
 from pd_units.placing import require_safe
 from pd_units.ports import Clock, Manager
@@ -83,7 +83,7 @@ def target_of(names: Names, number: int | None) -> Generation:
             stored_index(names, number)  # says what is missing
             raise HostError(f"generation {number} of {names.deployment} is damaged")
         return generation
-    current = current_generation(names.deployment)
+    current = current_generation(names.deployment, names.root)
     if operation is not None:
         current = max(current, operation.generation)
     good = last_good(names, other_than=current)
@@ -98,7 +98,7 @@ def target_of(names: Names, number: int | None) -> Generation:
 
 def leave(names: Names, number: int, *, at: float) -> None:
     """Record that a rollback goes away from what is installed. Raises: HostError 32."""
-    current = current_generation(names.deployment)
+    current = current_generation(names.deployment, names.root)
     operation = read_operation(names)
     for each in {current, operation.generation if operation is not None else 0} - {0, number}:
         write_outcome(names, each, left=at)
@@ -124,23 +124,72 @@ def way_back(goal: Goal, outcome_code: ExitCode) -> Generation | None:
 def roll_back_failed(
     failed: Installed, good: Generation, names: Names, manager: Manager, installer: Installer, clock: Clock
 ) -> Installed:
-    """Undo a failed install: 43 if the generation `good` is ready again, 44 if not."""
-    write_outcome(names, failed.generation, rolled_back=True)
+    """Undo a failed install: 43 if the generation `good` is ready again, 44 if not.
+
+    The operation is a rollback from its first step on: where it breaks off, the next call goes on with it.
+    """
     try:
-        back = stored_goal(names, good.number, manager)
-        outcome = installer.apply(back)
-        restored = conclude(back, outcome, clock)
+        _begin(names, good.number, clock)
+        write_outcome(names, failed.generation, rolled_back=True)
+        restored = _restore(names, good.number, manager, installer, clock)
     except PdUnitsError as error:
-        why = error.brief + (f": {error.detail}" if error.detail else "")
-        message = f"{failed.message}; and going back to generation {good.number} failed: {why}"
+        message = f"{failed.message}; and going back to generation {good.number} failed: {_why(error)}"
         return with_failed(failed, exit_code=ExitCode.ROLLBACK_FAILED, message=message, failed=failed)
-    if outcome.exit_code:
-        message = f"{failed.message}; and generation {good.number} did not become ready: {outcome.message}"
+    if restored.exit_code:
+        message = f"{failed.message}; and generation {good.number} did not become ready: {restored.message}"
         return with_failed(restored, exit_code=ExitCode.ROLLBACK_FAILED, message=message, failed=failed)
     message = (
         f"generation {failed.generation} failed: {failed.message}; generation {good.number} is ready again"
     )
     return with_failed(restored, exit_code=ExitCode.ROLLED_BACK, message=message, failed=failed)
+
+
+def finish_rollback(
+    known: Installed, number: int, names: Names, manager: Manager, installer: Installer, clock: Clock
+) -> Installed:
+    """Go on with the rollback to generation `number` of what is `known` to fail: `known`'s answer, or 44."""
+    try:
+        _begin(names, number, clock)
+        restored = _restore(names, number, manager, installer, clock)
+    except PdUnitsError as error:
+        message = f"{known.message}; and going back to generation {number} failed: {_why(error)}"
+        code, result = ExitCode.ROLLBACK_FAILED, "rollback-failed"
+        return replace(known, exit_code=code, result=result, message=message)
+    code, result, message = known.exit_code, known.result, known.message
+    if restored.exit_code:
+        code, result = ExitCode.ROLLBACK_FAILED, "rollback-failed"
+        message = f"{message}; and generation {number} did not become ready: {restored.message}"
+    return replace(restored, exit_code=code, result=result, message=message, failed=known.failed)
+
+
+def _begin(names: Names, number: int, clock: Clock) -> None:
+    """Record that what is under way is a rollback to generation `number`. Raises: HostError 32."""
+    fresh = Operation(kind="rollback", generation=number, began=clock.wall())
+    pending = read_operation(names)
+    if pending is not None:
+        fresh = replace(fresh, restart=pending.restart, digests=pending.digests, index=pending.index)
+    begin_operation(names, fresh)
+
+
+def _restore(names: Names, number: int, manager: Manager, installer: Installer, clock: Clock) -> Installed:
+    back = stored_goal(names, number, manager)
+    return conclude(back, installer.apply(back), clock)
+
+
+def _why(error: PdUnitsError) -> str:
+    faults = "; ".join(str(fault) for fault in error.faults)
+    return ": ".join(part for part in (error.brief, faults, error.detail) if part)
+
+
+def unfinished_rollback(names: Names, failed: Generation) -> int | None:
+    """The generation that a rollback from `failed` was on its way to when it broke off, None if none was."""
+    operation = read_operation(names)
+    if operation is None or operation.kind not in ("install", "rollback"):
+        return None
+    if operation.kind == "rollback":
+        return operation.generation
+    good = last_good(names, other_than=failed.number) if operation.generation == failed.number else None
+    return good.number if good is not None else None
 
 
 def known_to_fail(goal: Goal) -> Generation | None:

@@ -15,18 +15,15 @@ from pd_units.adapters.signals import Stopped
 from pd_units.changes import Kind
 from pd_units.errors import ExitCode, HostError, TemplateError
 from pd_units.generations import read_generation
-from pd_units.goal import Goal
 from pd_units.index import current_generation
 from pd_units.manifest import (
     Phase,
-    begin_operation,
     manifest_path,
     operation_path,
     read_manifest,
     read_operation,
 )
 from pd_units.naming import Role
-from pd_units.rollback import known_to_fail, target_of, way_back
 
 
 @pytest.fixture
@@ -208,53 +205,6 @@ def test_an_error_says_how_to_finish_and_how_to_go_back(host: FakeHost):
     assert caught.value.exit_code is ExitCode.NO_MANAGER
     assert f"pd-units install {NAME}" in caught.value.hint
     assert f"pd-units rollback {NAME}" in caught.value.hint
-
-
-def failed(host: FakeHost, fraction: str) -> Goal:
-    units = host.units(fraction)
-    host.manager.failing = {units[0].name}
-    goal = host.goal(units)
-    host.installer.apply(goal)
-    host.manager.failing = set()
-    return goal
-
-
-def test_a_failed_install_goes_back_to_what_it_replaced(host: FakeHost):
-    host.install(host.units("0.7"))
-    goal = failed(host, "0.6")
-    good = way_back(goal, ExitCode.UNIT_FAILED)
-    assert good is not None
-    assert good.number == 1
-    assert way_back(goal, ExitCode.OK) is None
-
-
-def test_a_first_install_has_nothing_to_go_back_to(host: FakeHost):
-    assert way_back(failed(host, "0.6"), ExitCode.UNIT_FAILED) is None
-
-
-def test_the_same_units_are_known_to_fail_only_once_rolled_back(host: FakeHost):
-    from pd_units.generations import write_outcome
-
-    host.install(host.units("0.7"))
-    goal = failed(host, "0.6")
-    assert known_to_fail(goal) is None
-    write_outcome(host.names, 2, result="failed", rolled_back=True)
-    known = known_to_fail(host.goal(host.units("0.6")))
-    assert known is not None
-    assert known.number == 2
-    assert known_to_fail(host.goal(host.units("0.5"))) is None
-
-
-def test_an_interrupted_rollback_is_the_one_to_finish(host: FakeHost, monkeypatch: pytest.MonkeyPatch):
-    host.install(host.units("0.7"))
-    host.install(host.units("0.6"))
-    host.install(host.units("0.5"))
-    monkeypatch.setattr("pd_units.rollback.current_generation", lambda _name: 3)
-    assert target_of(host.names, None).number == 2
-    from pd_units.manifest import Operation
-
-    begin_operation(host.names, Operation(kind="rollback", generation=1, began=0.0))
-    assert target_of(host.names, None).number == 1
 
 
 @pytest.mark.parametrize("text", ["mine\n", ""])

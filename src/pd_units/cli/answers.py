@@ -16,7 +16,10 @@ from pd_units.waiting import DeploymentReport
 def interrupted(goal: Goal, signal: str, manager: Manager) -> Installed:
     """The answer after Ctrl-C, SIGTERM or SIGHUP: what goes on, and how to finish or undo it."""
     operation = read_operation(goal.names)
-    todo = what_next(goal.index.name, goal.kind, goal.index.generation)
+    kind, number = goal.kind, goal.index.generation
+    if operation is not None and operation.kind == "rollback":
+        kind, number = operation.kind, operation.generation  # a failed install has become a rollback
+    todo = what_next(goal.index.name, kind, number)
     if operation is None:
         where = "nothing was changed"
     elif operation.phase is Phase.FILES:
@@ -29,7 +32,7 @@ def interrupted(goal: Goal, signal: str, manager: Manager) -> Installed:
         result="interrupted",
         changes=goal.changes if operation is not None else ChangeSet(()),
         exit_code=ExitCode.INTERRUPTED,
-        message=f"the {goal.kind} of generation {goal.index.generation} was interrupted by {signal}; {where}",
+        message=f"the {kind} of generation {number} was interrupted by {signal}; {where}",
         report=_now(goal.index.name, manager),
     )
 

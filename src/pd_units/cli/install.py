@@ -18,6 +18,7 @@ from pd_units.cli.options import DURATION, UNKNOWN_TOPOLOGY, skip_option, topolo
 from pd_units.cli.output import emit, envelope, json_option, warn
 from pd_units.cli.progress import Progress
 from pd_units.errors import ExitCode
+from pd_units.generations import Generation
 from pd_units.goal import Installed
 from pd_units.install import Installer, conclude
 from pd_units.manifest import read_operation
@@ -36,7 +37,13 @@ from pd_units.prepare import (
     warnings_of,
 )
 from pd_units.report import changes_text, status_text
-from pd_units.rollback import known_to_fail, roll_back_failed, stored_goal, way_back
+from pd_units.rollback import (
+    finish_rollback,
+    known_to_fail,
+    roll_back_failed,
+    unfinished_rollback,
+    way_back,
+)
 
 
 @click.command(name="install")
@@ -183,11 +190,7 @@ class _Run:
         if operation is not None:
             _say(f"finishing an interrupted {operation.kind} of generation {operation.generation}")
         try:
-            if failed is not None:
-                if operation is not None and operation.kind == "rollback":
-                    self._finish_rollback(operation.generation)
-                return failed_before(goal, failed, self._manager)
-            done = self._apply()
+            done = self._apply() if failed is None else self._known(failed)
         except KeyboardInterrupt as error:
             return interrupted(goal, deal_with(error), self._manager)
         if done.report is None:
@@ -206,9 +209,15 @@ class _Run:
         _say(f"{done.name}: generation {done.generation} failed; going back to generation {good.number}")
         return roll_back_failed(done, good, goal.names, self._manager, self._installer, self._clock)
 
-    def _finish_rollback(self, number: int) -> None:
-        back = stored_goal(self._goal.names, number, self._manager)
-        conclude(back, self._installer.apply(back), self._clock)
+    def _known(self, failed: Generation) -> Installed:
+        """The answer for what is known to fail; the rollback from it is finished if it broke off."""
+        goal = self._goal
+        known = failed_before(goal, failed, self._manager)
+        number = unfinished_rollback(goal.names, failed)
+        if number is None:
+            return known
+        _say(f"{known.name}: generation {failed.number} failed; going back to generation {number}")
+        return finish_rollback(known, number, goal.names, self._manager, self._installer, self._clock)
 
 
 def _say(line: str) -> None:
