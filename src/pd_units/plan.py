@@ -13,9 +13,22 @@ from pd_units.errors import DeploymentError, ExitCode, Fault
 from pd_units.model_types import Deployment, Instance
 from pd_units.naming import SLICE, Names, Role, stem
 from pd_units.pinning import Placer, check_gpus_together
-from pd_units.plan_argv import engine_lines, engine_options, router_lines, url_of
+from pd_units.plan_argv import (
+    behind,
+    engine_lines,
+    engine_options,
+    host_faults,
+    mounts_of,
+    router_lines,
+    url_of,
+)
 from pd_units.plan_checks import check_options
-from pd_units.plan_environment import backend_environment, router_environment
+from pd_units.plan_environment import (
+    LOADER_VARIABLES,
+    backend_environment,
+    router_environment,
+    split_environment,
+)
 from pd_units.plan_memory import check_memory
 from pd_units.sm120 import check_version
 from pd_units.topology import HostTopology
@@ -96,6 +109,11 @@ class UnitPlan:
     backends: tuple[Backend, ...] = ()
 
     @property
+    def unset_environment(self) -> tuple[str, ...]:
+        """Variables that no process of the unit gets from the unit."""
+        return LOADER_VARIABLES
+
+    @property
     def argv(self) -> tuple[str, ...]:
         """The main process's argument vector."""
         return tuple(word for line in self.exec_start for word in line)
@@ -167,11 +185,14 @@ class _Planner:
             (findings.faults if misfit.fatal else findings.warnings).append(misfit.fault)
         findings.warnings += check_memory(deployment.engine.model, instance, options, placement.gpus)
         self.option_warnings += check_version(deployment.engine.sm120, program) if placement.sm120 else ()
-        url = url_of(_host_option(instance, deployment), instance.port)
+        host = _host_option(instance, deployment)
+        self.option_faults += host_faults(f"{instance.where}.args.host", host)
+        url = url_of(host, instance.port)
         start_s = round(readiness.timeout_s) + _MARGIN_S
         steps = 4 if self.host.systemd_version >= 254 else None
         slowest_s = _BACKEND_RESTART_MAX_S if steps else _BACKEND_RESTART_S
         model = deployment.engine.model
+        environment, under = split_environment(backend_environment(deployment, instance, placement))
         return UnitPlan(
             unit=unit,
             role=instance.role,
@@ -180,8 +201,8 @@ class _Planner:
             description=self._description(instance),
             target=deployment.names.target,
             user=deployment.engine.user,
-            exec_start=engine_lines(deployment.engine, options),
-            environment=backend_environment(deployment, instance, placement),
+            exec_start=behind(under, engine_lines(deployment.engine, options)),
+            environment=environment,
             environment_files=deployment.engine.environment_files,
             gpus=instance.gpus,
             numa_nodes=placement.numa_nodes,
@@ -192,7 +213,7 @@ class _Planner:
             stop_post=self._record(unit, instance.role),
             after=("network-online.target", *_DEVICE_UNITS),
             wants=("network-online.target", _DEVICE_UNITS[0]),
-            requires_mounts_for=(model,) if model.startswith("/") else (),
+            requires_mounts_for=mounts_of(self.host.pd_units_python, deployment.engine.python, model),
             start_timeout_s=start_s,
             stop_timeout_s=_BACKEND_STOP_S,
             restart_s=_BACKEND_RESTART_S,
@@ -210,7 +231,9 @@ class _Planner:
         longest_s = max(unit.start_timeout_s or 0 for unit in units) + round(deployment.readiness.extend_s)
         lines = router_lines(deployment, backends_urls(deployment, backends), program, longest_s)
         self._collect(program)
+        self.option_faults += host_faults("router.host", router.host)
         url = url_of(router.host, router.port)
+        environment, under = split_environment(router_environment(deployment))
         return UnitPlan(
             unit=name,
             role=Role.ROUTER,
@@ -219,14 +242,17 @@ class _Planner:
             description=f"{deployment.name} router (pd-units)",
             target=deployment.names.target,
             user=router.user or deployment.engine.user,
-            exec_start=lines,
-            environment=router_environment(deployment),
+            exec_start=behind(under, lines),
+            environment=environment,
             environment_files=router.environment_files,
             url=url,
             start_pre=self._gate(name, backends),
             start_post=self._watch(name, Role.ROUTER, url, backends),
             stop_post=self._record(name, Role.ROUTER),
             after=("network-online.target", *(backend.unit for backend in backends)),
+            requires_mounts_for=mounts_of(
+                self.host.pd_units_python, router.python or deployment.engine.python
+            ),
             start_timeout_s=None,
             stop_timeout_s=_grace_s(router.args) + _MARGIN_S // 2,
             restart_s=_ROUTER_RESTART_S,

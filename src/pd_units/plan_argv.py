@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 
 from pd_units.engines.options import Program
+from pd_units.errors import Fault
 from pd_units.model_types import ArgValue, Deployment, Engine, Instance
 from pd_units.naming import Role
 from pd_units.pinning import Placement
@@ -37,6 +39,17 @@ def url_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def host_faults(where: str, host: str) -> tuple[Fault, ...]:
+    """The fault of a host that is a name: what must be looked up can hang, and hides who listens."""
+    try:
+        ipaddress.ip_address(host or "0.0.0.0")
+    except ValueError:
+        if host != "localhost":
+            hint = 'write the address to listen at; "0.0.0.0" is every one'
+            return (Fault(where, f"is a name, not an address: {host!r}", hint),)
+    return ()
+
+
 def engine_options(
     deployment: Deployment, instance: Instance, program: Program, placement: Placement
 ) -> dict[str, ArgValue]:
@@ -64,6 +77,16 @@ def engine_options(
 def engine_lines(engine: Engine, options: dict[str, ArgValue]) -> Lines:
     """argv of a backend, an option and its values a line."""
     return ((engine.python, "-m", "sglang.launch_server"), *option_lines(options))
+
+
+def behind(words: tuple[str, ...], lines: Lines) -> Lines:
+    """A command line behind the words of another program that executes it."""
+    return ((*words, *lines[0]), *lines[1:])
+
+
+def mounts_of(*paths: str) -> tuple[str, ...]:
+    """What must be mounted for a start: each path that is one, once."""
+    return tuple(dict.fromkeys(path for path in paths if path.startswith("/")))
 
 
 def router_lines(

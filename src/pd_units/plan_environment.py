@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pd_units.model_types import Deployment, Instance
 from pd_units.naming import Role
 from pd_units.pinning import Placement
@@ -9,6 +11,37 @@ from pd_units.pinning import Placement
 #: cuda_* move GPU memory, sm and tcp are the active-message transports that UCX needs beside them, self
 #: serves loopback. Named because UCX on a box without RDMA otherwise probes for InfiniBand.
 _UCX_TLS = "cuda_copy,cuda_ipc,sm,tcp,self"
+#: What the dynamic loader and the C library read before a program begins (ld.so(8), iconv(1), locale(7)).
+#: In a unit's environment they would steer the helpers too, which run as root.
+LOADER_VARIABLES = (
+    "LD_PRELOAD",
+    "LD_LIBRARY_PATH",
+    "LD_AUDIT",
+    "LD_DEBUG",
+    "LD_DEBUG_OUTPUT",
+    "LD_PROFILE",
+    "LD_PROFILE_OUTPUT",
+    "GCONV_PATH",
+    "GLIBC_TUNABLES",
+    "LOCPATH",
+)
+
+
+def is_loader_variable(name: str) -> bool:
+    """Whether it acts before a program's first line."""
+    return name in LOADER_VARIABLES or name.startswith("LD_")
+
+
+def split_environment(
+    variables: Iterable[tuple[str, str]],
+) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """The variables for the unit, and the words that give the main process alone the loader's: env(1)."""
+    found = tuple(variables)
+    words = tuple(f"{name}={value}" for name, value in found if is_loader_variable(name))
+    return (
+        tuple(each for each in found if not is_loader_variable(each[0])),
+        ("/usr/bin/env", *words) if words else (),
+    )
 
 
 def backend_environment(

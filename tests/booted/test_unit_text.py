@@ -107,6 +107,26 @@ def test_a_process_receives_every_value(shared_box: Box) -> None:
     shared_box.run(["systemctl", "stop", unit.name]).check()
 
 
+def test_only_the_engine_gets_what_the_loader_reads(shared_box: Box) -> None:
+    variables = {"LD_LIBRARY_PATH": "/opt/a b/$lib:50%", "NCCL_DEBUG": "WARN"}
+    deployment = parse_deployment(quoting_deployment(python=DUMP), source="quoting")
+    engine = replace(deployment.engine, environment=variables, environment_files=("/etc/loader.env",))
+    deployment = replace(deployment, engine=engine)
+    plan = make_plan(deployment, HostFacts(topology=UNKNOWN, pd_units_python="/usr/bin/python3"))
+    (unit,) = render_units(plan)
+    shared_box.write("/etc/loader.env", "LD_PRELOAD=/home/operator/evil.so\nNCCL_P2P_LEVEL=PHB\n")
+    shared_box.write(f"{UNITS}/{unit.name}", unit.text)
+    helper = f"{NO_HELPERS}ExecStartPost=+/bin/sh -c 'env >/run/helper-environment'\n"
+    shared_box.write(f"{UNITS}/{unit.name}.d/no-helpers.conf", helper)
+    got = received(shared_box, unit.name)["environment"]
+    for name, value in {**variables, "NCCL_P2P_LEVEL": "PHB"}.items():
+        assert got[name] == value
+    seen = shared_box.read("/run/helper-environment").splitlines()
+    assert "NCCL_DEBUG=WARN" in seen
+    assert not [line for line in seen if line.startswith("LD_")]
+    shared_box.run(["systemctl", "stop", unit.name]).check()
+
+
 VALUES = st.text(
     alphabet=st.one_of(st.sampled_from("%$\"'\\;#{}[]()=~@-+:!| \t*?`&<>"), st.characters(codec="utf-8")),
     max_size=40,

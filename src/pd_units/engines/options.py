@@ -40,7 +40,8 @@ class OptionTable:
     """The options of a program over its versions.
 
     `aliases`: other spellings that every version takes, to the one rendered. `renames`: groups of names
-    of one option at different times. `removed`: what to do in place of an option that is gone.
+    of one option at different times. `removed`: what to do in place of an option that is gone. `refused`:
+    why an option cannot be used under pd-units, and what to do.
     """
 
     program: str
@@ -50,6 +51,7 @@ class OptionTable:
     aliases: Mapping[str, str]
     renames: tuple[tuple[str, ...], ...]
     removed: Mapping[str, str]
+    refused: Mapping[str, str]
 
     def spelling(self, name: str, version: Version) -> str:
         """The name of an option in that version; the name itself where the version has none."""
@@ -91,6 +93,7 @@ def load_table(program: str) -> OptionTable:
         aliases=data.get("aliases", {}),
         renames=tuple(map(tuple, data.get("renames", []))),
         removed=data.get("removed", {}),
+        refused=data.get("refused", {}),
     )
 
 
@@ -145,6 +148,9 @@ class Program:
         table = self.table
         canonical = table.aliases.get(name, name)
         option = table.options.get(canonical)
+        if canonical in table.refused:
+            why, _, hint = table.refused[canonical].partition(": ")
+            self.faults.append(Fault(where, why, hint))
         if option is None:
             hint = nearest(canonical, table.options)
             what = f"is not an option of {self.label} as pd-units knows it; passed on as it is"
