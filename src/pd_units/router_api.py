@@ -20,7 +20,8 @@ def missing_workers(workers: Any, declared: Iterable[str]) -> list[str]:
 
     Shape of `workers`: {"workers": [{"url", "is_healthy", ...}, ...], ...} (sglang-router 0.3.2).
     """
-    rows = workers.get("workers", ()) if isinstance(workers, dict) else ()
+    found = workers.get("workers") if isinstance(workers, dict) else None
+    rows = [row for row in found if isinstance(row, dict)] if isinstance(found, list) else []
     healthy = {str(row.get("url", "")).rstrip("/") for row in rows if row.get("is_healthy")}
     return [url for url in declared if url.rstrip("/") not in healthy]
 

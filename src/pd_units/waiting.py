@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pd_units.adapters.http import Answer, Request, fetch
+from pd_units.adapters.identity import process_identity
 from pd_units.errors import ExitCode, PdUnitsError
 from pd_units.execstart import exec_start
 from pd_units.index import Index, IndexUnit, read_index
@@ -225,8 +227,8 @@ def wait_until_ready(
         seen(reports)
         units = [unit for report in reports for unit in report.units if selected(unit)]
         failed = [unit for unit in units if failing(unit)]
-        if failed and any(_recovering(manager, index) for index in indexes):
-            failed = []  # at boot, and their files are not in place yet
+        if failed and any(_is_changing(manager, index) for index in indexes):
+            failed = []  # their files may not be in place yet, or they are about to be started
         failed_at = (failed_at or clock.monotonic()) if failed else None
         if failed_at is not None and (not _ending(units) or clock.monotonic() > failed_at + _SETTLE_S):
             ends = {unit.unit: replace(unit, end=end_of(unit)) for unit in failed}
@@ -254,11 +256,14 @@ def _as_it_is_now(index: Index) -> Index:
         return index
 
 
-def _recovering(manager: Manager, index: Index) -> bool:
-    """Whether the recovery at boot is about to finish an operation of this deployment."""
+def _is_changing(manager: Manager, index: Index) -> bool:
+    """Whether another process is at work on this deployment, or the recovery at boot is about to be."""
     try:
-        if read_operation(index.names) is None:
+        operation = read_operation(index.names)
+        if operation is None:
             return False
+        if operation.at_work:
+            return operation.doer != process_identity(os.getpid())
         status = manager.unit(RECOVER)
     except PdUnitsError:
         return False

@@ -174,6 +174,15 @@ def test_the_source_file_may_move(box: Box) -> None:
     pd_units(box, "status", "dsv4", "--exit-code", user="operator").check()
 
 
+def test_a_router_that_wants_a_key_is_asked_with_it(box: Box) -> None:
+    python = 'python = "/opt/router/bin/python"'
+    answer = installed(box, deployment(**{python: f'{python}\nargs = {{ api-key = "k 1" }}'}))
+    assert unit_of(answer, ROUTER)["state"] == "ready"
+    assert box.http("http://127.0.0.1:30001/generate", {"text": "hello"})[0] == 401
+    status = pd_units(box, "status", "--json", user="operator").check().json()
+    assert status["deployments"][0]["router"]["ready"] is True
+
+
 def test_retires_the_unit_that_it_replaces(box: Box) -> None:
     box.write("/etc/systemd/system/old-single.service", OLD_SERVER)
     box.run(["systemctl", "enable", "--now", "old-single.service"]).check()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -60,7 +61,7 @@ class SystemdManager:
             import gi
 
             gi.require_version("GLib", "2.0")
-            import pydbus
+            import pydbus  # noqa: F401  (gives connections their attribute of that name)
             from gi.repository import Gio, GLib
         except (ImportError, ValueError) as error:
             raise HostError(
@@ -72,8 +73,7 @@ class SystemdManager:
         self._gio, self._glib = Gio, GLib
         try:
             address = Gio.dbus_address_get_for_bus_sync(Gio.BusType.SYSTEM, None)
-            # A connection of our own: the shared one ends the process when the bus goes away.
-            self._bus = pydbus.connect(address)
+            self._bus = self._open(address)
         except GLib.Error as error:
             raise HostError(
                 "no system bus",
@@ -81,7 +81,28 @@ class SystemdManager:
                 hint="pd-units needs a host booted by systemd, with dbus running",
                 exit_code=ExitCode.NO_MANAGER,
             ) from error
-        self._subscribe()
+        try:
+            self._subscribe()
+        except HostError:
+            self.close()
+            raise
+
+    def _open(self, address: str) -> Any:
+        """A connection of our own: the shared one ends the process when the bus goes away.
+
+        As `pydbus.connect`, whose handshake would wait for ever for a bus that hangs.
+        """
+        gio = self._gio
+        flags = gio.DBusConnectionFlags
+        given_up = gio.Cancellable()
+        timer = threading.Timer(self._timeout_ms / 1000, given_up.cancel)
+        timer.daemon = True
+        timer.start()
+        try:
+            wanted = flags.AUTHENTICATION_CLIENT | flags.MESSAGE_BUS_CONNECTION
+            return gio.DBusConnection.new_for_address_sync(address, wanted, None, given_up).pydbus
+        finally:
+            timer.cancel()
 
     def close(self) -> None:
         """Give the connection up; the manager need not tell us of changes any more."""

@@ -54,11 +54,11 @@ def files_since(since_mono_us: int, namespace: str) -> list[str] | None:
         groups: dict[str, list[str]] = {}
         for name in _journals(folder):
             # NAME@SEQNUM_ID-HEAD_SEQNUM-HEAD_REALTIME.journal: in order, within one NAME and SEQNUM_ID
-            groups.setdefault(name.partition("-")[0] if "@" in name else name, []).append(name)
+            groups.setdefault(name.rsplit("-", 2)[0] if _is_archived(name) else name, []).append(name)
         for names in groups.values():
             for name in sorted(names, reverse=True):
                 path = f"{folder}/{name}"
-                if "@" in name and _ended_before(path, boot, since_mono_us - _GUARD_US):
+                if _is_archived(name) and _ended_before(path, boot, since_mono_us - _GUARD_US):
                     break  # and so did all that were archived before it
                 files.append(path)
     return [file for file in files if os.access(file, os.R_OK)]
@@ -70,6 +70,10 @@ def _journals(folder: Path) -> list[str]:
     except OSError:
         return []
     return [name for name in names if name.endswith((".journal", ".journal~"))]
+
+
+def _is_archived(name: str) -> bool:
+    return "@" in name and name.endswith(".journal")
 
 
 def _ended_before(path: str, boot: bytes, mono_us: int) -> bool:

@@ -20,5 +20,5 @@ def _notify(message: str) -> None:
         return
     try:
         daemon.notify(message)
-    except OSError:
+    except (OSError, ValueError):  # nobody listens; a NUL in a text that a server answered
         return

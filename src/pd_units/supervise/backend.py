@@ -13,7 +13,13 @@ from dataclasses import asdict, replace
 
 from pd_units.adapters.journal import Life
 from pd_units.adapters.notify import extend_timeout
-from pd_units.adapters.procfs import ProcessHandle, command_line, defunct_children, start_mono_us
+from pd_units.adapters.procfs import (
+    ProcessHandle,
+    command_line,
+    defunct_children,
+    start_mono_us,
+    unit_of,
+)
 from pd_units.errors import PdUnitsError
 from pd_units.naming import stem
 from pd_units.ports import Manager, UnitStatus
@@ -68,11 +74,10 @@ _EXTEND_EVERY_S = 20.0
 
 def watch_backend(task: Task, stop: Stop) -> int:
     """Watch one start until it is ready, failed or out of time; the exit code."""
+    process = main_process(task)
     with systemd() as manager:
         status = forget_explicit_starts(manager, task)
-    try:
-        process = ProcessHandle(task.main_pid)
-    except OSError:
+    if process is None:
         return failed_unless_stopped(None, task, "ended before its watch began")
     watcher = BackendWatcher(task, stop, process, status.log_namespace if status is not None else "")
     try:
@@ -85,6 +90,15 @@ def watch_backend(task: Task, stop: Stop) -> int:
     # start job open for all of TimeoutStopSec.
     process.kill()
     return failed_unless_stopped(None, task, str(watch.state))
+
+
+def main_process(task: Task) -> ProcessHandle | None:
+    """The unit's main process; None if it has ended, and perhaps another process has its PID now."""
+    try:
+        process = ProcessHandle(task.main_pid)
+    except OSError:
+        return None
+    return process if unit_of(task.main_pid) == task.unit else None
 
 
 def forget_explicit_starts(manager: Manager | None, task: Task) -> UnitStatus | None:

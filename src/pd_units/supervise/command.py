@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import select
 import signal
 import socket
 import time
@@ -93,6 +94,14 @@ class Stop:
         """Raises: Terminated if a signal came."""
         if self.requested:
             raise Terminated
+
+
+def wait_for(stop: Stop, seconds: float) -> None:
+    """Sleep until a signal comes, at most so long. After one it returns at once."""
+    if not stop.requested:
+        poll = select.poll()
+        poll.register(stop, select.POLLIN)
+        poll.poll(1000 * seconds)
 
 
 def say(text: str) -> None:

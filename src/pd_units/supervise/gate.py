@@ -7,12 +7,26 @@ router would stay down for good (docs/adr/0001).
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from pd_units.errors import PdUnitsError
 from pd_units.naming import stem
 from pd_units.ports import ActiveState, Manager, UnitStatus
-from pd_units.supervise.command import EX_OK, Stop, Task, Terminated, after_signal, connect, publish, say
+from pd_units.supervise.command import (
+    EX_OK,
+    Stop,
+    Task,
+    Terminated,
+    after_signal,
+    connect,
+    publish,
+    say,
+    wait_for,
+)
 from pd_units.verdicts import LiveVerdict, write_live
+
+if TYPE_CHECKING:
+    from pd_units.adapters.dbus import SystemdManager
 
 _RECHECK_S = 1.0
 _PASSED = "gate-passed"
@@ -20,10 +34,11 @@ _PASSED = "gate-passed"
 
 def pass_gate(task: Task, stop: Stop) -> int:
     """Wait for the backends; the exit code."""
-    manager: Manager | None = None
-    said, began = "", time.time()
+    manager: SystemdManager | None = None
+    said, trouble, began = "", "", time.time()
     while True:
         try:
+            stop.check()
             manager = manager or connect()
             waiting, invocations = _look(manager, task)
             stop.check()
@@ -39,13 +54,18 @@ def pass_gate(task: Task, stop: Stop) -> int:
             if manager is not None:
                 manager.pump(_RECHECK_S)
             else:
-                time.sleep(_RECHECK_S)  # no bus to wait on: the poll for it
+                wait_for(stop, _RECHECK_S)
             stop.check()
         except Terminated:
-            return after_signal(manager, task)
+            return after_signal(None, task)
         except PdUnitsError as error:
-            say(f"asking again: {error.brief}")
+            if error.brief != trouble:
+                say(f"asking again: {error.brief}: {error.detail}")
+            trouble = error.brief
+            if manager is not None:
+                manager.close()
             manager = None
+            wait_for(stop, _RECHECK_S)
 
 
 def _look(manager: Manager | None, task: Task) -> tuple[list[str], dict[str, str]]:

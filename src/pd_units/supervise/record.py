@@ -27,6 +27,8 @@ _QUIET_S = 0.15
 _GRACE_S = 0.6
 _LOOK_S = 0.02
 _LAST_LINES = 12
+# systemd.exec(5): the program could not be executed.
+_NOT_EXECUTED = "203"
 # Of a start this much is read, and of a long life this much of its end.
 _HEAD_ENTRIES = 400_000
 _TAIL_ENTRIES = 5_000
@@ -36,8 +38,8 @@ def record(task: Task, environment: Mapping[str, str]) -> int:
     """Record the end of a life; always exit 0: a fault here must not change the unit's result."""
     try:
         _record(task, environment)
-    except (PdUnitsError, OSError) as error:
-        say(f"{stem(task.unit)}: its end was not recorded: {error}")
+    except Exception as error:  # noqa: BLE001  (a fault of ours must not become the unit's)
+        say(f"{stem(task.unit)}: its end was not recorded: {error!r}")
     return EX_OK
 
 
@@ -72,8 +74,15 @@ def _record(task: Task, environment: Mapping[str, str]) -> None:
         _keep_start(task, end, live, status)
     say(f"{stem(task.unit)} ended: {end.cause}" + (f": {end.advice}" if end.advice else ""))
     if not end.retried and manager is not None:
-        say(f"{stem(task.unit)} is not restarted: {end.cause} comes back until the deployment is changed")
-        manager.stop(task.unit)
+        _give_up(task, end, manager)
+
+
+def _give_up(task: Task, end: EndOfLife, manager: Manager) -> None:
+    """Cancel the automatic restart, unless somebody has asked for another start meanwhile."""
+    if manager.unit(task.unit).job_type in ("start", "restart"):
+        return
+    say(f"{stem(task.unit)} is not restarted: {end.cause} comes back until the deployment is changed")
+    manager.stop(task.unit)
 
 
 def _with_cause(
@@ -98,13 +107,23 @@ def _with_cause(
         timed_out=timed_out,
         by_watcher=_ended_by_watcher(live),
         phase=diagnosis.phase,
-        retried=task.role is Role.ROUTER or cause not in NOT_RETRIED,
+        retried=task.role is Role.ROUTER or not _comes_back(cause, classifier, live, environment),
         advice=classifier.rules.advice.get(Cause(cause), ""),
         evidence=_evidence(live, diagnosis, environment),
         last_lines=tuple(lines),
         warnings=tuple({"name": w.name, "text": w.text, "advice": w.advice} for w in diagnosis.warnings),
         capacity=dict(diagnosis.capacity),
     )
+
+
+def _comes_back(
+    cause: str, classifier: Classifier, live: LiveVerdict | None, environment: Mapping[str, str]
+) -> bool:
+    """Whether the next start would fail of the same: of what was ready once it is not so, nor of a program
+    that could not be executed at all, which may lie on a mount that is late.
+    """
+    was_ready = classifier.was_ready or (live is not None and live.state == "ready")
+    return cause in NOT_RETRIED and not was_ready and environment.get("EXIT_STATUS") != _NOT_EXECUTED
 
 
 def _write(task: Task, end: EndOfLife) -> None:
@@ -189,8 +208,11 @@ def _read(task: Task, status: UnitStatus | None, *, with_manager: bool) -> tuple
         take(line)
         if classifier.was_ready:
             break
-    if reader.skip_to_last(_TAIL_ENTRIES):
-        last.clear()
+    try:
+        if reader.skip_to_last(_TAIL_ENTRIES):
+            last.clear()
+    except OSError as error:
+        say(f"part of the journal cannot be read: {error.strerror}")  # what follows can perhaps
     _read_end(reader, take)
     return classifier, list(last)
 
@@ -226,7 +248,10 @@ def _exit_status(environment: Mapping[str, str]) -> ExitStatus | None:
     if code == "exited" and status.isdigit():
         return ExitStatus.parse(status)
     if code in ("killed", "dumped") and status:
-        return ExitStatus.parse(status if status.startswith("SIG") else f"SIG{status}")
+        try:
+            return ExitStatus.parse(status if status.startswith("SIG") else f"SIG{status}")
+        except ValueError:
+            return None  # a real-time signal
     return None
 
 

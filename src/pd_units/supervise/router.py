@@ -10,17 +10,19 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from enum import StrEnum
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pd_units.adapters.http import Answer, Request
-from pd_units.adapters.procfs import ProcessHandle, command_line, holds_port, start_mono_us
+from pd_units.adapters.procfs import ProcessHandle, holds_port, start_mono_us
 from pd_units.errors import PdUnitsError
+from pd_units.execstart import exec_start
 from pd_units.naming import stem
-from pd_units.ports import ActiveState, Manager
+from pd_units.ports import ActiveState
 from pd_units.readiness import State
 from pd_units.router_api import SMOKE_BODY, SMOKE_TIMEOUT_S, generated, missing_workers, smoke_headers
 from pd_units.starts import PhaseLog
-from pd_units.supervise.backend import forget_explicit_starts
+from pd_units.supervise.backend import forget_explicit_starts, main_process
 from pd_units.supervise.command import (
     EX_OK,
     Stop,
@@ -36,6 +38,9 @@ from pd_units.supervise.command import (
 )
 from pd_units.verdicts import LiveVerdict, read_live
 
+if TYPE_CHECKING:
+    from pd_units.adapters.dbus import SystemdManager
+
 _LOOK_S = 0.1
 _ANOTHER = "another process answers on the router's port"
 _BACKENDS_S = 0.5
@@ -50,31 +55,30 @@ class Stage(StrEnum):
 
 
 class Failed(Exception):
-    """The router's start has failed; the text says why. `state` is a readiness.State."""
+    """The router's start has failed; the text says why. `ended`: its process ended by itself."""
 
-    def __init__(self, text: str, state: State = State.FAILED) -> None:
+    def __init__(self, text: str, state: State = State.FAILED, *, ended: bool = False) -> None:
         super().__init__(text)
-        self.state = state
+        self.state, self.ended = state, ended
 
 
 def watch_router(task: Task, stop: Stop) -> int:
     """Watch one start of a router; the exit code."""
+    process = main_process(task)
     manager = connect()
     status = forget_explicit_starts(manager, task)
-    try:
-        process = ProcessHandle(task.main_pid)
-    except OSError:
+    if process is None:
         return failed_unless_stopped(manager, task, "ended before its watch began")
     began_us = status.inactive_exit_mono_us if status is not None else 0
     watcher = RouterWatcher(task, stop, process, manager, began_us / 1e6 if began_us else now())
     try:
         watcher.run()
     except Terminated:
-        return after_signal(manager, task)
+        return after_signal(None, task)
     except Failed as failure:
-        watcher.report(failure.state, str(failure))
+        watcher.report(failure.state, str(failure), ended=failure.ended)
         process.kill()
-        return failed_unless_stopped(manager, task, str(failure))
+        return failed_unless_stopped(None, task, str(failure))
     return EX_OK
 
 
@@ -82,7 +86,7 @@ class RouterWatcher:
     """The loop. Each stage is one request, repeated until its answer is right."""
 
     def __init__(
-        self, task: Task, stop: Stop, process: ProcessHandle, manager: Manager | None, began: float
+        self, task: Task, stop: Stop, process: ProcessHandle, manager: SystemdManager | None, began: float
     ) -> None:
         self._task, self._stop, self._process, self._manager = task, stop, process, manager
         gate = read_live(task.names, task.unit, task.invocation_id)
@@ -97,6 +101,7 @@ class RouterWatcher:
         self._phases = PhaseLog()
         self._phases.enter("gate", "waiting for backends", 0.0)
         self._phases.enter("router-starting", "starting the router", started - began)
+        self._headers = smoke_headers(exec_start(task.names, task.unit))
         self._stage = Stage.READINESS
         self._request: Request | None = None
         self._ask_at = 0.0
@@ -110,7 +115,7 @@ class RouterWatcher:
             self._wait()
             self._stop.check()
             if not self._process.alive():
-                raise Failed("the router ended before it was ready")
+                raise Failed("the router ended before it was ready", ended=True)
             if now() - self._watched > self._task.timeout_s:
                 text = f"not ready within {self._task.timeout_s:g} s, {self._stage}"
                 raise Failed(text, State.TIMED_OUT)
@@ -130,7 +135,7 @@ class RouterWatcher:
             self._stage, self._smoke_since = Stage.READINESS, None
             return False
         if not self._process.alive():
-            raise Failed("the router ended before it was ready")
+            raise Failed("the router ended before it was ready", ended=True)
         return True
 
     def _wait(self) -> None:
@@ -161,6 +166,8 @@ class RouterWatcher:
                     )
         except PdUnitsError as error:
             say(f"asking again: {error.brief}")
+            if self._manager is not None:
+                self._manager.close()
             self._manager = None
             return False
         return True
@@ -181,12 +188,10 @@ class RouterWatcher:
     def _ask(self) -> Request:
         if self._stage is Stage.SMOKE:
             self._smoke_since = self._smoke_since or now()
-            headers = smoke_headers(command_line(self._task.main_pid))
             url = f"{self._task.url}/generate"
-            return Request(url, "POST", SMOKE_BODY, headers, timeout_s=SMOKE_TIMEOUT_S).start()
+            return Request(url, "POST", SMOKE_BODY, self._headers, timeout_s=SMOKE_TIMEOUT_S).start()
         path = "/readiness" if self._stage is Stage.READINESS else "/workers"
-        headers = smoke_headers(command_line(self._task.main_pid))
-        return Request(self._task.url + path, headers=headers, timeout_s=10.0).start()
+        return Request(self._task.url + path, headers=self._headers, timeout_s=10.0).start()
 
     def _answered(self, answer: Answer) -> bool:
         if self._stage is Stage.SMOKE:
@@ -225,8 +230,8 @@ class RouterWatcher:
         self._ask_at = now() + 1.0
         return False
 
-    def report(self, state: str, text: str) -> None:
-        """Make the state known, once a change."""
+    def report(self, state: str, text: str, *, ended: bool = False) -> None:
+        """Make the state known, once a change. `ended`: the process ended by itself; its end tells why."""
         if text == self._said:
             return
         self._said = text
@@ -239,8 +244,8 @@ class RouterWatcher:
             state=state,
             phase=str(self._stage),
             detail=text,
-            cause=("timeout" if state == State.TIMED_OUT else "disaggregation") if failed else "none",
-            source=None if state == "waiting" else "http",
+            cause=_cause(state, ended=ended) if failed else "none",
+            source="process" if ended else None if state == "waiting" else "http",
             since=time.time() - seconds,
             seconds=None if state == "waiting" else round(seconds, 3),
             backends=self._passed,
@@ -256,3 +261,9 @@ class RouterWatcher:
             took = f"{now() - self._smoke_since:.2f} s"
             rows.append({"text": f"a generation came back through the router after {took}", "source": "http"})
         return tuple(rows)
+
+
+def _cause(state: str, *, ended: bool) -> str:
+    if ended:
+        return "unknown"
+    return "timeout" if state == State.TIMED_OUT else "disaggregation"
