@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pd_units.changes import Change, ChangeSet, InstalledState, Kind
+from pd_units.differences import main_directives
 from pd_units.naming import Role, stem
+from pd_units.plan_argv import url_of
 from pd_units.ports import ActiveState
+from pd_units.received import texts_of
 from pd_units.render import RenderedUnit
+from pd_units.unitfile import parse_command
 
 # Decode before prefill: a prefill that serves an older decode is what the pair's protocol allows for longer.
 _ORDER = (Role.DECODE, Role.PREFILL, Role.STANDALONE)
@@ -32,14 +36,15 @@ class Do(StrEnum):
 class Step:
     """Units treated at once.
 
-    With `wait`, the next step begins only when they are ready, and the router sends them requests again.
-    `spares` are the units of which one must serve before this step may begin.
+    With `wait`, the next step begins only when they are ready, and with `routed` when the router sends them
+    requests. `spares` are the units of which one must serve before this step may begin.
     """
 
     do: Do
     units: tuple[str, ...]
     wait: bool = False
     spares: tuple[str, ...] = ()
+    routed: bool = True
 
 
 def drained_router(changes: ChangeSet, rendered: Sequence[RenderedUnit], state: InstalledState) -> ChangeSet:
@@ -60,16 +65,54 @@ def drained_router(changes: ChangeSet, rendered: Sequence[RenderedUnit], state: 
 def rolling(changes: ChangeSet, rendered: Sequence[RenderedUnit], state: InstalledState) -> bool:
     """Whether every role that restarts keeps an instance that serves while another one restarts.
 
-    What does not serve yet is started first, and counts. Without a router at work nothing serves anyway.
+    What does not serve yet is started first, and counts. Without a router at work nothing serves anyway, and
+    one that is to be found elsewhere, or knows its backends by other addresses, cannot be worked with.
     """
     router = _router(rendered)
-    if router is not None and not _active(state, router):
+    if router is not None and (not _active(state, router) or moved(rendered, state)):
         return False
     restarted = _restarted(changes, rendered)
     roles = {unit.role for unit in rendered if unit.name in restarted}
     up = {*changes.units(Kind.START, Kind.RESTART), *(u.name for u in rendered if _active(state, u.name))}
     serving = [unit for unit in rendered if unit.name in up]
     return bool(roles) and all(sum(unit.role is role for unit in serving) >= 2 for role in roles)
+
+
+def moved(rendered: Sequence[RenderedUnit], state: InstalledState) -> tuple[str, ...]:
+    """The units at work whose new command line listens at another address than their process does."""
+    found = []
+    for unit in rendered:
+        installed = state.units.get(unit.name)
+        if installed is None or installed.text is None or not _active(state, unit.name):
+            continue
+        got = installed.received
+        old = (
+            main_directives(*texts_of(installed.text, installed.drop_ins)) if got is None else got.directives
+        )
+        before = _address(old)
+        if before and before != _address(main_directives(*texts_of(unit.text, installed.drop_ins))):
+            found.append(unit.name)
+    return tuple(found)
+
+
+def _address(directives: Mapping[str, tuple[str, ...]]) -> str:
+    """The URL at which a unit's process is reached, "" if its command line names no port."""
+    try:
+        commands = parse_command(directives.get("ExecStart", ("",))[-1])
+        argv = commands[-1].argv if commands else ()
+        port, host = _value_of(argv, "--port"), _value_of(argv, "--host")
+        return url_of(host, int(port)) if port else ""
+    except ValueError:
+        return ""
+
+
+def _value_of(argv: Sequence[str], option: str) -> str:
+    for word, following in zip(argv, (*argv[1:], ""), strict=True):
+        if word == option:
+            return following
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return ""
 
 
 def schedule(
@@ -87,7 +130,8 @@ def schedule(
     steps: list[Step] = []
     if added:
         # What is added serves before anything that serves now is taken away.
-        steps.append(Step(Do.START, added, wait=not force and (roll or (bounced and not restarts))))
+        waits = not force and (roll or (bounced and not restarts))
+        steps.append(Step(Do.START, added, wait=waits, routed=not moved(rendered, state)))
     if roll:
         idle = tuple(unit for unit in restarts if not _active(state, unit))
         steps += [Step(Do.RESTART, idle, wait=True)] if idle else []

@@ -72,7 +72,7 @@ class Stepper:
                 self._take_out(index, step)
             self._take(step, reasons)
             if step.wait and wait:
-                done = self.wait(index, step.units, began, only=step.units)
+                done = self.wait(index, step.units, began, only=step.units, routed=step.routed)
                 if done.exit_code:
                     return done
         return done
@@ -134,9 +134,18 @@ class Stepper:
                 router.bring_back(back)
 
     def wait(
-        self, index: Index, started: Sequence[str], began: float, *, only: Sequence[str] = ()
+        self,
+        index: Index,
+        started: Sequence[str],
+        began: float,
+        *,
+        only: Sequence[str] = (),
+        routed: bool = True,
     ) -> Outcome:
-        """Wait until the deployment is ready, or `only` its backends of these names."""
+        """Wait until the deployment is ready, or `only` its backends of these names.
+
+        Without `routed`, these need not get requests from the router: it is not at its new address yet.
+        """
         failing = FirstFailure(index.names, started, began)
         total_s = self._timeout_s if self._timeout_s is not None else 2 * index.timeout_s + ROUTER_S
         backends = {unit.unit for unit in index.backends} & set(only)
@@ -150,9 +159,9 @@ class Stepper:
             [index],
             timeout_s=total_s,
             clock=self._clock,
-            seen=self._looked,
+            seen=self._looked if routed else self._seen,
             selected=selected,
-            routed=bool(only),
+            routed=bool(only) and routed,
             failing=failing,
             end_of=failing.end,
         )

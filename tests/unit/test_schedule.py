@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pd_units.changes import Change, ChangeSet, InstalledState, InstalledUnit, Kind, Ownership
+from pd_units.differences import main_directives
 from pd_units.naming import Role
 from pd_units.ports import ActiveState, UnitStatus
+from pd_units.received import Received
 from pd_units.render import RenderedUnit
-from pd_units.schedule import Do, Step, drained_router, rolling, schedule
+from pd_units.schedule import Do, Step, drained_router, moved, rolling, schedule
 
 P0, P1, D0, D1, R, T = "p0", "p1", "d0", "d1", "r", "target"
 ROLES = {P0: Role.PREFILL, P1: Role.PREFILL, D0: Role.DECODE, D1: Role.DECODE, R: Role.ROUTER}
@@ -110,3 +114,65 @@ def test_without_a_router_at_work_nothing_serves_and_nothing_is_waited_for(route
 
 def test_nothing_to_do_is_no_step():
     assert schedule(changes((Kind.KEEP, P0)), PAIR, state(p0=UP, d0=UP, r=UP)) == ()
+
+
+UNIT = "[Service]\nExecStart=/usr/bin/python3 -m engine --host {host} --port {port}\n"
+PORTS = {P0: 30000, P1: 30010, D0: 30002, D1: 30012, R: 30001}
+
+
+def two_pairs(host: str = "127.0.0.1", **ports: int) -> list[RenderedUnit]:
+    def text(name: str) -> str:
+        return UNIT.format(host=host if name == R else "127.0.0.1", port=ports.get(name, PORTS[name]))
+
+    return [RenderedUnit(name, text(name), ROLES[name]) for name in PORTS]
+
+
+def at_work(received: bool = False, **ports: int) -> InstalledState:
+    units = {}
+    for unit in two_pairs(**ports):
+        installed = replace(ALL_UP.units[unit.name], text=unit.text)
+        if received:
+            got = Received(
+                unit=unit.name, invocation_id="1", fragment="", directives=main_directives(unit.text)
+            )
+            installed = replace(installed, text=two_pairs()[list(PORTS).index(unit.name)].text, received=got)
+        units[unit.name] = installed
+    return replace(ALL_UP, units=units)
+
+
+@pytest.mark.parametrize(
+    "old",
+    [{D0: 40002, D1: 40012}, {P0: 30010, P1: 30000}, {D0: 40002}, {R: 40001}],
+    ids=["both decodes", "swapped", "one decode", "the router"],
+)
+@pytest.mark.parametrize(
+    "received", [False, True], ids=["new files", "old processes of an interrupted install"]
+)
+def test_what_moves_to_another_port_is_restarted_behind_a_drained_router(old: dict[str, int], received: bool):
+    """The running router knows the old addresses, and is itself at the old one."""
+    planned = changes((Kind.RESTART, D0), (Kind.RESTART, D1), (Kind.RESTART, R))
+    before = at_work(received, **old)
+    assert set(moved(two_pairs(), before)) == set(old)
+    assert not rolling(planned, two_pairs(), before)
+    assert flat(schedule(planned, two_pairs(), before)) == [
+        (Do.STOP, (R,), False),
+        (Do.RESTART, (D0, D1), False),
+        (Do.START, (R,), False),
+    ]
+
+
+def test_the_same_address_in_other_words_does_not_move():
+    planned = changes((Kind.RESTART, D0), (Kind.RESTART, R))
+    assert rolling(planned, two_pairs(host="0.0.0.0"), at_work())
+    assert moved(two_pairs(host="10.0.0.1"), at_work()) == (R,)
+
+
+def test_a_new_instance_is_not_looked_for_in_a_router_that_moves():
+    planned = changes((Kind.START, D1), (Kind.RESTART, R))
+    before = at_work(**{R: 40001})
+    before = replace(before, units={**before.units, D1: state(d1=DOWN).units[D1]})
+    start, restart = schedule(planned, two_pairs(), before)
+    assert (start.units, start.wait, start.routed) == ((D1,), True, False)
+    assert restart.units == (R,)
+    start, _ = schedule(planned, two_pairs(), replace(before, units={**before.units, R: at_work().units[R]}))
+    assert (start.wait, start.routed) == (True, True)
