@@ -93,10 +93,11 @@ class Placer:
             self._begin(goal, staged, later)
             self._retire(goal)
             self._settle(goal)
+            # Before the new manifest, which no longer names them: whatever breaks off, they are known as ours.
+            self._remove(goal)
             for unit in goal.changes.units(Kind.WRITE):
                 self._say(f"writing {goal.names.unit_dir / unit}")
             staged.commit()
-            self._remove(goal)
             self._load(goal)
             later.commit()
 

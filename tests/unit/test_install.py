@@ -114,6 +114,36 @@ def test_what_broke_off_is_finished_by_the_next_install(host: FakeHost, verb: st
     assert read_operation(host.names) is None
 
 
+@pytest.mark.parametrize("where", ["remove", "StagedFiles.commit"])
+@pytest.mark.parametrize("done", [0, 1])
+def test_what_is_no_longer_declared_goes_wherever_it_breaks_off(
+    host: FakeHost, mocker, where: str, done: int
+):
+    """A unit file that no record names could be started for ever, on GPUs of others."""
+    host.install(host.units("0.7", count=3))
+    units = host.units("0.7", count=3)[:1]
+    left = [*([None] * done), Power]
+    real = {"remove": files.remove, "StagedFiles.commit": files.StagedFiles.commit}[where]
+    goal = host.goal(units)
+    mocker.patch(f"pd_units.placing.{where}", autospec=True, side_effect=cutting(real, left))
+    with pytest.raises(Power):
+        host.apply(goal)
+    mocker.stopall()
+    host.install(units)
+    assert list(host.files()) == [units[0].name]
+
+
+def cutting(real: Any, left: list[Any]) -> Any:
+    """`real`, until a Power is met in what is left."""
+
+    def call(*args: Any) -> Any:
+        if left.pop(0) is Power:
+            raise Power
+        return real(*args)
+
+    return call
+
+
 def test_a_process_of_the_old_file_is_restarted_after_an_operation_that_broke_off(host: FakeHost):
     host.install(host.units("0.7"))
 
