@@ -12,6 +12,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from pd_units.masking import CHANGED, HIDDEN, mask, mask_both, mask_variable, printable, words_of
 from pd_units.unitfile import UnitFile, parse_unit, split_words
 
 Directives = Mapping[str, tuple[str, ...]]
@@ -26,33 +27,25 @@ _LISTS = re.compile(
     r"Exec\w+|\w*Environment|EnvironmentFile|\w*Paths?|\w*Directory|\w*Directories|Device\w+|System\w+|"
     r"Load\w+|SetCredential\w*|Bind\w+|SupplementaryGroups|Capability\w+|AmbientCapabilities|LogExtraFields"
 )
-_SECRET = re.compile(
-    r"((?:--[\w-]*(?:api-key|token|secret|password)[\w-]*(?:=|\s+))"
-    r"|(?:\w*(?:TOKEN|SECRET|PASSWORD|API_KEY|APIKEY|CREDENTIAL)\w*=))(\"[^\"]*\"|\S+)",
-    re.IGNORECASE,
-)
-_MARK = re.compile(r" \[sha256:[0-9a-f]{16}\]")
+_DIGITS = 16
+_MARK = re.compile(rf" \[sha256:([0-9a-f]{{{_DIGITS}}})\]\Z")
 #: The key under which a text that systemd could not read either is compared as a whole.
 UNREADABLE = "text"
 _COMMAND = "command"
 
 
-def mask(text: str) -> str:
-    """The text with the values of secrets (tokens, keys, passwords) replaced."""
-    return _SECRET.sub(r"\1***", text)
-
-
 def unified(name: str, old: str, new: str) -> str:
     """A unified diff of a unit file, secrets masked."""
     path = f"/etc/systemd/system/{name}"
+    before, after = mask_both(old, new)
     lines = difflib.unified_diff(
-        mask(old).splitlines(),
-        mask(new).splitlines(),
+        before.splitlines(),
+        after.splitlines(),
         fromfile=path if old else "/dev/null",
         tofile=path if new else "/dev/null",
         lineterm="",
     )
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def main_directives(*texts: str) -> dict[str, tuple[str, ...]]:
@@ -60,23 +53,25 @@ def main_directives(*texts: str) -> dict[str, tuple[str, ...]]:
 
     Values that hold a secret are masked and marked by a digest: fit for the eyes of everybody.
     """
-    found = _service(texts)
-    return {
-        key: tuple(_public(value) for value in values)
-        for key, values in found.items()
-        if values and not _NOT_OF_MAIN.fullmatch(key)
-    }
+    found = service_directives(*texts)
+    return {key: values for key, values in found.items() if not _NOT_OF_MAIN.fullmatch(key)}
 
 
 def service_directives(*texts: str) -> dict[str, tuple[str, ...]]:
     """Every directive of [Service], as `main_directives` shows them."""
-    return {key: tuple(map(_public, values)) for key, values in _service(texts).items() if values}
+    found = _service(texts)
+    return {key: tuple(_public(key, each) for each in values) for key, values in found.items() if values}
 
 
 def digest_of(directives: Directives) -> str:
-    """A digest of directives, whatever their order."""
-    joined = "\0".join(f"{key}\1{value}" for key in sorted(directives) for value in directives[key])
-    return hashlib.sha256(joined.encode(errors="surrogateescape")).hexdigest()
+    """A digest of directives, whatever their order, and whatever is masked in them."""
+    return _sha256(
+        "\0".join(f"{key}\1{_identity(each)}" for key in sorted(directives) for each in directives[key])
+    )
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
 def _service(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -109,12 +104,18 @@ def _variables(assignments: Iterable[str]) -> tuple[str, ...]:
     return tuple(variables.values())
 
 
-def _public(value: str) -> str:
-    masked = mask(value)
-    if masked == value:
-        return value
-    digest = hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()[:16]
-    return f"{masked} [sha256:{digest}]"
+def _public(key: str, value: str, *, words: bool = False) -> str:
+    """A value fit for all eyes; where it is masked, a digest tells it from others.
+
+    A variable of Environment= is unquoted already, unless `words`.
+    """
+    if key == UNREADABLE:
+        masked = HIDDEN
+    elif key == "Environment" and not words:
+        masked = mask_variable(value)
+    else:
+        masked = mask(f"{key}={value}").removeprefix(f"{key}=")
+    return value if masked == value else f"{masked} [sha256:{_sha256(value)[:_DIGITS]}]"
 
 
 def shown(value: str) -> str:
@@ -122,14 +123,30 @@ def shown(value: str) -> str:
     return _MARK.sub("", value)
 
 
+def _identity(value: str) -> str:
+    """What tells a value from others. What is masked may change between releases, and means no change."""
+    marked = _MARK.search(value)
+    return marked[1] if marked else _sha256(value)[:_DIGITS]
+
+
+def _others(values: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Those of the values that are none of the known ones, as they are shown."""
+    identities = set(map(_identity, known))
+    return [shown(value) for value in values if _identity(value) not in identities]
+
+
 def differing(before: Directives, after: Directives) -> list[str]:
     """The keys whose values differ, in order."""
-    return [key for key in {**before, **after} if sorted(before.get(key, ())) != sorted(after.get(key, ()))]
+    return [key for key in {**before, **after} if _identities(before, key) != _identities(after, key)]
+
+
+def _identities(directives: Directives, key: str) -> list[str]:
+    return sorted(map(_identity, directives.get(key, ())))
 
 
 def describe_keys(before: Directives, after: Directives, keys: Iterable[str]) -> str:
     """How the values of `keys` differ, in words."""
-    return "; ".join(_describe_key(key, before.get(key, ()), after.get(key, ())) for key in keys)
+    return printable("; ".join(_describe_key(key, before.get(key, ()), after.get(key, ())) for key in keys))
 
 
 def main_changes(old: str, new: str) -> str:
@@ -152,38 +169,47 @@ def directives_diff(name: str, before: Directives, after: Directives) -> str:
     """A unified diff of two sets of directives: what a process received, and what it would receive now."""
     lines = difflib.unified_diff(
         _assignments(before),
-        _assignments(after),
+        _assignments(after, before),
         fromfile=f"{name}, as its process was started",
         tofile=f"{name}, with its drop-ins",
         lineterm="",
         n=0,
     )
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
-def _assignments(directives: Directives) -> list[str]:
-    return [f"{key}={shown(value)}" for key in sorted(directives) for value in directives[key]]
+def _assignments(directives: Directives, other: Directives | None = None) -> list[str]:
+    """A line each. Of values that are shown alike, those that `other` has not are marked as changed."""
+    lines = []
+    for key in sorted(directives):
+        known = other.get(key, ()) if other is not None else ()
+        alike, changed = set(map(shown, known)), _others(directives[key], known)
+        for value in map(shown, directives[key]):
+            lines.append(f"{key}={value}" + (CHANGED if value in alike and value in changed else ""))
+    return lines
 
 
 def _directives(unit: UnitFile) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {}
     for entry in unit.entries:
-        found.setdefault(entry.key, []).append(entry.value)
+        found.setdefault(entry.key, []).append(_public(entry.key, entry.value, words=True))
     return {key: tuple(values) for key, values in found.items()}
 
 
 def _describe_key(key: str, before: Sequence[str], after: Sequence[str]) -> str:
     if key == UNREADABLE:
         return "a file that cannot be read as a unit file changed"
-    if key in ("ExecStart", "ExecStartPost", "ExecStartPre", "ExecStopPost") and before and after:
-        words = _describe_words(shown(before[0]).split(), shown(after[0]).split())
-        return f"{key} changed: {mask(words)}"
-    gone = [shown(value) for value in before if value not in after]
-    come = [shown(value) for value in after if value not in before]
+    gone, come = _others(before, after), _others(after, before)
     if len(gone) == len(come) == 1:
-        return mask(f"{key} changed: {gone[0]} -> {come[0]}")
-    parts = [f"{key} added: {value}" for value in come] + [f"{key} removed: {value}" for value in gone]
-    return mask("; ".join(parts)) or f"{key} reordered"
+        if key.startswith("Exec"):
+            return f"{key} changed: {_describe_words(words_of(gone[0]), words_of(come[0]))}"
+        if gone != come:
+            return f"{key} changed: {gone[0]} -> {come[0]}"
+    alike = [value for value in come if value in gone]
+    parts = [f"{key} changed: {value}{CHANGED}" for value in alike]
+    parts += [f"{key} added: {value}" for value in come if value not in alike]
+    parts += [f"{key} removed: {value}" for value in gone if value not in alike]
+    return "; ".join(parts) or f"{key} reordered"
 
 
 def _describe_words(before: Sequence[str], after: Sequence[str]) -> str:
@@ -197,20 +223,19 @@ def _describe_words(before: Sequence[str], after: Sequence[str]) -> str:
         elif name not in new:
             parts.append(f"{name} {old[name]} removed".replace("  ", " "))
         elif name == _COMMAND:
-            parts.append(_describe_command(old[name].split(), new[name].split()))
+            parts.append(_describe_command(words_of(old[name]), words_of(new[name])))
         else:
-            parts.append(f"{name} {_value(name, old[name])} -> {_value(name, new[name])}".strip())
-    return ", ".join(parts) or "the value of a secret, or the order of words"
+            parts.append(f"{name} {old[name]} -> {new[name]}".replace("  ", " "))
+    if not parts:  # all is shown alike: what is hidden has changed
+        hidden = [f"{name} {value}".strip() for name, value in new.items() if HIDDEN in f"{name} {value}"]
+        parts = [each.removeprefix(f"{_COMMAND} ") + CHANGED for each in hidden]
+    return ", ".join(parts) or "the order of words"
 
 
 def _describe_command(before: Sequence[str], after: Sequence[str]) -> str:
     gone = [word for word in before if word not in after]
     come = [word for word in after if word not in before]
     return f"{' '.join(gone or before)} -> {' '.join(come or after)}"
-
-
-def _value(name: str, value: str) -> str:
-    return mask(f"{name} {value}").removeprefix(f"{name} ")
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pd_units.changes import InstalledState, InstalledUnit, Kind, Ownership, plan_changes
-from pd_units.differences import describe, main_changes, mask, unified
+from pd_units.differences import describe, main_changes, unified
+from pd_units.masking import mask
 from pd_units.ports import ActiveState, UnitStatus
 from pd_units.render import RenderedUnit
 
@@ -128,6 +129,41 @@ def test_an_interrupted_install_restarts_what_still_runs_the_old_file():
 def test_no_start_starts_nothing():
     unit = installed(active_state=ActiveState.INACTIVE, sub_state="dead")
     assert not plan_changes([rendered()], [], state(unit), start=False).changed
+
+
+def test_no_start_stops_nothing_and_the_next_boot_has_the_new_set():
+    gone, old = installed("a-prefill-1.service"), status("old.service")
+    before = state(installed(), obsolete={gone.name: gone}, retired={"old.service": old})
+    planned = plan_changes([rendered()], [], before, start=False)
+    assert kinds(planned) == [
+        (Kind.DISABLE, "old.service"),
+        (Kind.DISABLE, gone.name),
+        (Kind.RELOAD, "-"),
+        (Kind.KEEP, "a-prefill.service"),
+    ]
+    assert {"until the next install" in c.reason for c in planned.of(Kind.DISABLE)} == {True}
+
+
+def test_no_start_again_changes_nothing_and_says_what_goes_on():
+    gone = installed("a-prefill-1.service", unit_file_state="disabled")
+    old = status("old.service", unit_file_state="disabled")
+    before = state(installed(), obsolete={gone.name: gone}, retired={"old.service": old})
+    planned = plan_changes([rendered()], [], before, start=False)
+    assert not planned.changed
+    assert planned.units(Kind.KEEP) == ("a-prefill.service", gone.name, "old.service")
+
+
+def test_no_start_removes_and_retires_what_does_not_run():
+    down = {"active_state": ActiveState.INACTIVE, "sub_state": "dead"}
+    gone, old = installed("a-prefill-1.service", **down), status("old.service", **down)
+    before = state(installed(), obsolete={gone.name: gone}, retired={"old.service": old})
+    planned = plan_changes([rendered()], [], before, start=False)
+    assert kinds(planned)[:3] == [
+        (Kind.RETIRE, "old.service"),
+        (Kind.DISABLE, gone.name),
+        (Kind.REMOVE, gone.name),
+    ]
+    assert not planned.of(Kind.STOP)
 
 
 def test_a_disabled_unit_is_enabled_again():
