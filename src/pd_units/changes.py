@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -39,6 +39,9 @@ class Kind(StrEnum):
     STOP = "stop"
     RETIRE = "retire"
     KEEP = "keep"
+
+
+_GOES_ON = "it runs until the next install that starts units, or the next boot"
 
 
 class Ownership(StrEnum):
@@ -137,8 +140,13 @@ class ChangeSet:
 def plan_changes(
     rendered: Sequence[RenderedUnit], shared: Sequence[RenderedUnit], state: InstalledState, *, start: bool
 ) -> ChangeSet:
-    """The changes that make the host as rendered. With `start` false, nothing is started or restarted."""
-    changes = _remove(state)
+    """The changes that make the host as rendered.
+
+    With `start` false, nothing is started, restarted or stopped: what runs and is replaced is only disabled.
+    The next boot has the new set then, and the next install stops it.
+    """
+    staged = () if start else _still_running(state)
+    changes = _remove(state, staged, start=start)
     changes += [
         *_writes(shared, state.shared),
         *_writes(rendered, state.units),
@@ -149,33 +157,53 @@ def plan_changes(
         changes.append(Change("-", Kind.RELOAD, reload))
     if start:
         changes += _starts(rendered, state)
-    changes = [*_retire(state), *changes]
+    changes = [*_retire(state, staged), *changes]
     touched = {change.unit for change in changes}
     changes += [
         Change(unit.name, Kind.KEEP, "as declared, " + _words(state.units.get(unit.name)))
         for unit in rendered
         if unit.name not in touched
     ]
+    changes += [Change(name, Kind.KEEP, _GOES_ON) for name in staged if name not in touched]
     return ChangeSet(tuple(changes))
 
 
-def _retire(state: InstalledState) -> list[Change]:
+def _still_running(state: InstalledState) -> tuple[str, ...]:
+    """The units at work that the deployment no longer declares, or retires."""
+    obsolete = {name: unit.status for name, unit in state.obsolete.items()}
+    return tuple(name for name, status in {**obsolete, **state.retired}.items() if _runs(status))
+
+
+def _runs(status: UnitStatus | None) -> bool:
+    down = (ActiveState.INACTIVE, ActiveState.FAILED)
+    return status is not None and status.exists and status.active_state not in down
+
+
+def _retire(state: InstalledState, staged: Collection[str]) -> list[Change]:
     changes = []
     for name, status in state.retired.items():
         what = []
-        if status.exists and status.active_state not in (ActiveState.INACTIVE, ActiveState.FAILED):
+        if _runs(status):
             what.append(f"is {status.active_state}")
-        if status.unit_file_state in ("enabled", "enabled-runtime"):
+        at_boot = status.unit_file_state in ("enabled", "enabled-runtime")
+        if at_boot:
             what.append("starts at boot")
-        if what:
+        if name in staged and at_boot:
+            changes.append(Change(name, Kind.DISABLE, f"this deployment replaces it; {_GOES_ON}"))
+        elif name not in staged and what:
             changes.append(Change(name, Kind.RETIRE, f"this deployment replaces it; it {' and '.join(what)}"))
     return changes
 
 
-def _remove(state: InstalledState) -> list[Change]:
+def _remove(state: InstalledState, staged: Collection[str], *, start: bool) -> list[Change]:
     changes = []
     for name, unit in state.obsolete.items():
-        changes.append(Change(name, Kind.STOP, "no longer declared"))
+        if name in staged:
+            if unit.enabled:
+                changes.append(Change(name, Kind.DISABLE, f"no longer declared; {_GOES_ON}"))
+            continue
+        if start:
+            changes.append(Change(name, Kind.STOP, "no longer declared"))
         changes.append(Change(name, Kind.DISABLE, "no longer declared"))
         if unit.text is not None:
             changes.append(Change(name, Kind.REMOVE, "no longer declared", unified(name, unit.text, "")))

@@ -93,7 +93,7 @@ class Placer:
             self._begin(goal, staged, later)
             self._retire(goal)
             self._settle(goal)
-            # Before the new manifest, which no longer names them: whatever breaks off, they are known as ours.
+            # Before the new manifest, which no longer names them: broken off here, they are known as ours.
             self._remove(goal)
             for unit in goal.changes.units(Kind.WRITE):
                 self._say(f"writing {goal.names.unit_dir / unit}")
@@ -168,7 +168,7 @@ class Placer:
                 before = goal.state.units[unit.name].text
                 staged.add_checked(names.unit_dir / unit.name, unit.text, before=before)
         digests = {unit.name: digest(unit.text) for unit in goal.rendered}
-        staged.add(manifest_path(names), manifest_text(digests))
+        staged.add(manifest_path(names), manifest_text({**_still_there(goal), **digests}))
         staged.add(deployment_path(names), goal.text, mode=0o600)
         staged.add(index_path(names), index_text(goal.index))
 
@@ -184,7 +184,9 @@ class Placer:
         )
 
     def _retire(self, goal: Goal) -> None:
-        units = goal.changes.units(Kind.RETIRE)
+        stopped = goal.changes.units(Kind.RETIRE)
+        disabled = [unit for unit in goal.changes.units(Kind.DISABLE) if unit in goal.state.retired]
+        units = (*stopped, *disabled)
         if not units:
             return
         path = retired_path(goal.names)
@@ -197,19 +199,19 @@ class Placer:
             }
             before.setdefault(unit, was)  # an interrupted install may have stopped it already
         write_json(path, before)
-        for unit in units:
+        for unit in stopped:
             self._say(f"retiring {unit}")
             stop_unit(self._manager, self._clock, unit)
             self._manager.disable([unit])
 
     def _settle(self, goal: Goal) -> None:
         """Stop what is removed, and what fails or waits for an automatic restart: that would run the new
-        file by itself, halfway through."""
+        file by itself, halfway through. What is not to be started is left to its automatic restart."""
         changes = goal.changes
         for unit in changes.units(Kind.STOP):
             self._say(f"stopping {unit}: no longer declared")
             stop_unit(self._manager, self._clock, unit)
-        written = set(changes.units(Kind.WRITE))
+        written = set(changes.units(Kind.WRITE)) & set(changes.units(Kind.START, Kind.RESTART))
         for name, installed in goal.state.units.items():
             status = installed.status
             if name in written and status is not None and status.sub_state.startswith("auto-restart"):
@@ -252,6 +254,14 @@ class Placer:
 def _invocation(goal: Goal, unit: str) -> str:
     status = goal.state.units[unit].status
     return status.invocation_id if status is not None else ""
+
+
+def _still_there(goal: Goal) -> dict[str, str]:
+    """Digests of units that are no longer declared and still run: the next install knows them by these."""
+    gone = goal.changes.units(Kind.REMOVE)
+    kept = {name: unit.text for name, unit in goal.state.obsolete.items() if name not in gone}
+    known = _manifest_or_none(manifest_path(goal.names))
+    return {name: known.get(name, digest(text or "")) for name, text in kept.items()}
 
 
 def _manifest_or_none(path: Path) -> dict[str, str]:

@@ -59,8 +59,15 @@ class FakeHost:
             for name in names
         ]
 
-    def goal(self, units: Sequence[RenderedUnit], *, adopt: bool = False, start: bool = True) -> Goal:
-        state = read_installed(self.names, units, SHARED, (), self.manager, adopt=adopt)
+    def goal(
+        self,
+        units: Sequence[RenderedUnit],
+        *,
+        adopt: bool = False,
+        start: bool = True,
+        retires: Sequence[str] = (),
+    ) -> Goal:
+        state = read_installed(self.names, units, SHARED, retires, self.manager, adopt=adopt)
         refuse_foreign(state, adopt=adopt)
         changes = drained_router(plan_changes(units, SHARED, state, start=start), units, state)
         number = next_number(self.names, units, changes, current_generation(NAME, self.root))

@@ -11,6 +11,7 @@ import pytest
 from deployments import NAME, FakeHost
 
 from pd_units.adapters import files
+from pd_units.adapters.files import read_json
 from pd_units.adapters.signals import Stopped
 from pd_units.changes import Kind
 from pd_units.errors import ExitCode, HostError, TemplateError
@@ -24,6 +25,7 @@ from pd_units.manifest import (
     read_operation,
 )
 from pd_units.naming import Role
+from pd_units.placing import retired_path
 
 
 @pytest.fixture
@@ -85,6 +87,28 @@ def test_what_is_no_longer_declared_is_stopped_disabled_and_removed(host: FakeHo
     assert list(host.files()) == [host.units("0.7", count=2)[0].name]
     assert gone in host.manager.asked("stop")
     assert gone in host.manager.asked("disable")
+
+
+def test_no_start_leaves_what_runs_and_the_next_install_takes_it_away(host: FakeHost):
+    old = host.names.unit_dir / "old.service"
+    old.write_text("[Service]\nExecStart=/bin/old\n[Install]\nWantedBy=multi-user.target\n")
+    host.manager.enable(["old.service"])
+    host.manager.start("old.service")
+    host.install(host.units("0.7", count=2))
+    kept, gone = (unit.name for unit in host.units("0.7", count=2))
+    host.manager.crash(kept, again=True)
+    host.manager.calls.clear()
+    units = host.units("0.6", count=2)[:1]
+    for _ in range(2):
+        host.installer.apply(host.goal(units, start=False, retires=["old.service"]), wait=False)
+        assert host.manager.asked("stop") == host.manager.asked("start") == []
+        assert {host.manager.unit(name).active_state for name in (gone, "old.service")} == {"active"}
+        assert {host.manager.unit(name).unit_file_state for name in (gone, "old.service")} == {"disabled"}
+        assert gone in host.files()
+    host.installer.apply(host.goal(units, retires=["old.service"]))
+    assert set(host.manager.asked("stop")) == {gone, "old.service"}
+    assert list(host.files()) == [kept]
+    assert read_json(retired_path(host.names)) == {"old.service": {"active": True, "enabled": True}}
 
 
 class Power(Exception):

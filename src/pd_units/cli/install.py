@@ -53,7 +53,11 @@ from pd_units.rollback import (
 @click.option(
     "--exit-code", "pending_code", is_flag=True, help="With --check: exit 50 if changes are pending."
 )
-@click.option("--no-start", is_flag=True, help="Write and enable, start nothing.")
+@click.option(
+    "--no-start",
+    is_flag=True,
+    help="Write and enable only: nothing is started, and what runs goes on until the next boot or install.",
+)
 @click.option("--no-wait", is_flag=True, help="Start, but do not wait for readiness.")
 @click.option(
     "--root",
