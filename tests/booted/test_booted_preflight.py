@@ -10,6 +10,7 @@ import json
 from preflighting import Found, fault, look
 from serving import FILE, PREFILL, deployment, pd_units, write_deployment
 
+from pd_units.preflight.environment import assignments
 from rig.box import Box, until
 
 EVERY_CHECK = (
@@ -178,7 +179,7 @@ def test_environment_files(box: Box) -> None:
     look(box).failed("environment-files", f"{file} does not exist", "environment_files")
     cases = {
         "NCCL_DEBUG=WARN\nexport NCCL_P2P_LEVEL=PHB\n": ("error", f"{file}:2 begins with export"),
-        "# fine\n\nsource /opt/env.sh\n": ("warning", f"{file}:3 is no assignment: 'source /opt/env.sh'"),
+        "# fine\n\nsource /opt/env.sh\n": ("warning", f"{file}:3 is no assignment"),
         "LD_LIBRARY_PATH=/opt/lib:$LD_LIBRARY_PATH\n": ("warning", f"{file}:1 sets LD_LIBRARY_PATH to"),
         "CUDA_VISIBLE_DEVICES=0,1\n": ("error", f"{file}:1 sets CUDA_VISIBLE_DEVICES"),
         "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz\n": (
@@ -202,6 +203,34 @@ def test_environment_files(box: Box) -> None:
     look(box).failed(
         "environment-files", "PYTORCH_CUDA_ALLOC_CONF of dsv4-prefill.service", severity="warning"
     )
+
+
+def test_environment_files_are_read_as_systemd_reads_them(box: Box) -> None:
+    box.write("/opt/odd.env", ODD_FILE)
+    got = box.run(
+        ["systemd-run", "-q", "--pipe", "--wait", "-pEnvironmentFile=/opt/odd.env", "env", "-0"]
+    ).check()
+    variables = dict(each.split("=", 1) for each in got.out.split("\0") if each.startswith("X"))
+    assert variables == {name: value for _, name, value in assignments(ODD_FILE) if name}
+
+
+ODD_FILE = r"""
+X1='one
+X2=two'
+X3="a
+\"b\" \x \$HOME\
+c" 'd' e # f
+X4 = it's
+X5=a\ b\
+c
+# it's = X6
+;X7=1
+=X8=1
+X9="a"  "b"
+words 'X10=1
+XA='open
+XB=1
+"""
 
 
 def test_what_a_user_may_not_look_into_is_said(box: Box) -> None:

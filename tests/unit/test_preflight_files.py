@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pd_units.preflight import drop_ins
+from pd_units.preflight import drop_ins, environment
 from pd_units.preflight.base import gib, some
 from pd_units.preflight.environment import assignments
 from pd_units.preflight.model_files import inspect_model
@@ -106,8 +106,56 @@ def test_environment_lines():
         (5, "B", "two words"),
         (6, "", "export C=3"),
         (7, "", "nothing"),
-        (8, "D", "a\\"),
+        (8, "D", "astill D=a"),
         (10, "E", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("A='one\ntwo=2\n'\nB=2", [(1, "A", "one\ntwo=2\n"), (4, "B", "2")]),
+        ('A="one\n\\"two\\" \\x\\\n"\nB=2', [(1, "A", 'one\n"two" \\x'), (4, "B", "2")]),
+        ("A='a' \"b\" c # d\nB = 2 ", [(1, "A", "abc # d"), (2, "B", "2")]),
+        ("A=it's\nB=\"2", [(1, "A", "it's"), (2, "B", "2")]),
+        ("A=a\\ b\\\nc\n=x\nB=\n", [(1, "A", "a bc"), (3, "", "=x"), (4, "B", "")]),
+        ("# it's = \\\nA=1\n;\n#", [(2, "A", "1")]),
+        ("1A=x\nB='", [(1, "", "1A=x"), (2, "B", "")]),
+        ('A="\\', [(1, "A", "\\")]),
+    ],
+)
+def test_environment_values_as_systemd_reads_them(text: str, found: list[tuple[int, str, str]]):
+    assert list(assignments(text)) == found
+
+
+@settings(max_examples=200)
+@given(text=st.text(alphabet="A=b\n\r'\"\\ #$"))
+def test_any_environment_file(text: str):
+    assert all(number <= text.count("\n") + 1 for number, _, _ in assignments(text))
+
+
+SECRETS = """
+hf_abcdefghijklmnopqrstuvwxyz
+TLS_CERT="-----BEGIN PRIVATE KEY-----
+c2VjcmV0LW9uZQ
+c2VjcmV0LXR3bw==
+-----END PRIVATE KEY-----"
+DATABASE_URL=postgres://me:c2VjcmV0@db/x$1
+ODD=c2VjcmV0$x
+export KEY=c2VjcmV0
+"""
+
+
+def test_no_text_of_an_environment_file_is_printed(tmp_path: Path):
+    path = tmp_path / "e.env"
+    path.write_text(SECRETS)
+    path.chmod(0o644)
+    found = [each.evidence for each in environment._check_file(path, [], optional=False)]
+    assert found == [
+        f"{path}:2 is no assignment",
+        f"{path}:8 sets ODD to a value with a $ in it",
+        f"{path}:9 begins with export",
+        f"{path} holds a secret, and its mode is 0644",
     ]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pd_units.plan import UnitPlan
 from pd_units.preflight.base import Result, Subject, account_of, warning
-from pd_units.unitfile import Entry, Skipped, UnitFile, read_unit
+from pd_units.unitfile import Entry, Skipped, UnitFile, read_unit, split_words
 
 _PLACES = ("/usr/lib", "/usr/local/lib", "/run", "/etc")
 _TRUE = ("1", "yes", "true", "on")
@@ -21,6 +21,7 @@ _BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 #: What RDMA and pinned host memory need at least before it is worth a word.
 _MEMLOCK_BYTES = 8 << 30
 _OPEN_FILES = 65_535
+_PINS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 Test = Callable[[str, UnitPlan], bool]
 
@@ -47,8 +48,11 @@ class Override:
 
     @property
     def evidence(self) -> str:
-        """Where it stands, and what it says."""
-        return f"{self.path}:{self.entry.line} sets {self.entry.key}={self.entry.value} for {self.unit}"
+        """Where it stands, and what it says; of variables only the pins: others may be secrets."""
+        value = self.entry.value
+        if self.entry.key == "Environment":
+            value = " ".join(f"{name}={text}" for name, text in _pins(value))
+        return f"{self.path}:{self.entry.line} sets {self.entry.key}={value} for {self.unit}"
 
 
 def _is_true(value: str, _unit: UnitPlan) -> bool:
@@ -85,9 +89,17 @@ def _rebinds(value: str, unit: UnitPlan) -> bool:
 
 
 def _repins(value: str, unit: UnitPlan) -> bool:
-    words = re.findall(r"(CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER)=([^\s\"']*)", value)
     planned = dict(unit.environment)
-    return bool(unit.gpus) and any(planned.get(name) != text for name, text in words)
+    return bool(unit.gpus) and any(planned.get(name) != text for name, text in _pins(value))
+
+
+def _pins(value: str) -> list[tuple[str, str]]:
+    """The variables of an Environment= that say which GPUs a process sees, in order."""
+    try:
+        words = split_words(value)
+    except ValueError:
+        return []  # systemd ignores it
+    return [(name, text) for name, _, text in (word.partition("=") for word in words) if name in _PINS]
 
 
 _GPUS_GONE = "the engine then sees no GPU: set it to no in the unit's own drop-in"

@@ -12,6 +12,15 @@ from pd_units.plan import UnitPlan
 from pd_units.preflight.base import Check, Result, Subject, bad, good, warning
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KEY = re.compile(r"(?P<key>\S[^=\n]*)(?P<equals>=?)")
+_PIECE = re.compile(
+    r"""[ \t]*(?:
+    '(?P<single>[^']*)(?:'|\Z)
+    | "(?P<double>(?:[^"\\]|\\.|\\\Z)*)(?:"|\Z)
+    | (?P<plain>(?:[^\n\\]|\\.|\\\Z)+)
+    )""",
+    re.DOTALL | re.VERBOSE,
+)
 _PINS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES")
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _NAME_OF_CHECK = "environment-files"
@@ -72,28 +81,54 @@ def _mode(path: Path, *, secret: bool) -> Iterator[Check]:
 
 
 def assignments(text: str) -> Iterable[tuple[int, str, str]]:
-    """(line, name, value) of each line but empty ones and comments; what is no assignment has the name ""."""
-    continued = False
-    for number, line in enumerate(text.splitlines(), 1):
-        stripped = line.strip()
-        skip, continued = continued, stripped.endswith("\\")
-        if skip or not stripped or stripped[0] in "#;":
-            continue
-        name, equals, value = stripped.partition("=")
-        if equals and _NAME.fullmatch(name.strip()):
-            yield number, name.strip(), value.strip().strip("'\"")
+    """(line, name, value) of each assignment, as systemd reads them: a quote may span lines.
+
+    What is no assignment of a variable has the name "", and its text for a value. Source: systemd.exec(5),
+    parse_env_file_internal (basic/env-file.c).
+    """
+    line, counted, position = 1, 0, 0
+    while match := _KEY.search(text, position):
+        line, counted = line + text.count("\n", counted, match.start()), match.start()
+        key, position = match["key"].strip(), match.end()
+        if key[0] in "#;":
+            position = _end_of_line(text, position)
+        elif not match["equals"]:
+            yield line, "", key
         else:
-            yield number, "", stripped
+            value, position = _value(text, position)
+            yield (line, key, value) if _NAME.fullmatch(key) else (line, "", f"{key}={value}")
+
+
+def _end_of_line(text: str, position: int) -> int:
+    end = text.find("\n", position)
+    return len(text) if end < 0 else end
+
+
+def _value(text: str, position: int) -> tuple[str, int]:
+    """(value, where it ends) of what follows a `=`: pieces with and without quotes, up to the line's end."""
+    pieces: list[str] = []
+    while match := _PIECE.match(text, position):
+        position = match.end()
+        kind, piece = match.lastgroup, match[match.lastgroup or 0]
+        if kind == "double":
+            piece = re.sub(r'\\(["\\$`])|\\\n', r"\1", piece)
+        elif kind == "plain":
+            piece = re.sub(r"\\\n|\\(.)", r"\1", piece).rstrip()
+        pieces.append(piece)
+        if kind == "plain":
+            break  # a quote has a meaning at the beginning only
+    return "".join(pieces), _end_of_line(text, position)
 
 
 def _check_line(where: str, name: str, value: str, units: list[UnitPlan]) -> Iterator[Check]:
+    """Never the text itself: such files hold secrets."""
     if not name:
-        if value.startswith("export "):
+        if value.startswith(("export ", "export\t")):
             advice = "take the word export out: systemd reads NAME=value lines"
             yield bad(_NAME_OF_CHECK, f"{where} begins with export", advice)
         else:
             advice = "systemd reads NAME=value lines, and skips others without a word"
-            yield warning(_NAME_OF_CHECK, f"{where} is no assignment: {value[:40]!r}", advice)
+            yield warning(_NAME_OF_CHECK, f"{where} is no assignment", advice)
     elif name in _PINS and any(unit.gpus for unit in units):
         advice = "take it out: the deployment file's gpus decide, and this would win over them in silence"
         yield bad(_NAME_OF_CHECK, f"{where} sets {name}", advice)
@@ -101,7 +136,7 @@ def _check_line(where: str, name: str, value: str, units: list[UnitPlan]) -> Ite
         yield from _expandable(where)
     elif "$" in value and not is_secret(name, value):
         advice = "write the value out: systemd puts no variables in here"
-        yield warning(_NAME_OF_CHECK, f"{where} sets {name} to {value[:60]!r}", advice)
+        yield warning(_NAME_OF_CHECK, f"{where} sets {name} to a value with a $ in it", advice)
 
 
 def _rendered(subject: Subject) -> Iterator[Check]:
