@@ -46,7 +46,7 @@ class Result(StrEnum):
 class Generation:
     """One generation. Times are seconds since the epoch; `content` is a digest of its units' texts.
 
-    `replaces` is what was installed before it; `left` is when a rollback went away from it.
+    `replaces` is what was installed before it; `left` is when a rollback or an uninstall went away from it.
     """
 
     number: int
@@ -164,6 +164,28 @@ def write_outcome(names: Names, number: int, **outcome: Any) -> None:
         write_json(path, {**(read_json(path) or {}), **outcome})
 
 
+def note_left(names: Names, left: Iterable[int], *, back_to: int, at: float) -> None:
+    """Record that a rollback goes away from generations, to `back_to`. Raises: HostError 32."""
+    for number in left:
+        write_outcome(names, number, left=at)
+    if _left(names, back_to) is not None:
+        write_outcome(names, back_to, left=None)
+
+
+def leave_all(names: Names, *, at: float) -> None:
+    """Record that an uninstall goes away from every generation: what is free by then may be given to others.
+
+    Raises: HostError 32.
+    """
+    for number in numbers(names):
+        if _left(names, number) is None:
+            write_outcome(names, number, left=at)
+
+
+def _left(names: Names, number: int) -> Any:
+    return (read_json(_place(names, number) / "outcome.json") or {}).get("left")
+
+
 def write_failed_units(names: Names, number: int, units: Iterable[Mapping[str, Any]]) -> None:
     """Keep what is known of the units that failed, with lines of their logs: for root.
 
@@ -267,7 +289,7 @@ def keep_judgements(names: Names, *, but: int) -> None:
 
 def last_good(names: Names, *, other_than: int) -> Generation | None:
     """The generation to go back to from `other_than`: what it replaced, if that is good, else the newest good
-    one before it. None that a rollback went away from, and none with the very same units.
+    one before it. None that a rollback or an uninstall went away from, and none with the very same units.
     """
     every = read_generations(names)
     here = next((each for each in every if each.number == other_than), None)

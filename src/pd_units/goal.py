@@ -18,7 +18,10 @@ from pd_units.waiting import DeploymentReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What is to be on the host, the host as it is, and the changes between the two."""
+    """What is to be on the host, the host as it is, and the changes between the two.
+
+    `leaves` are the generations that a rollback goes away from.
+    """
 
     names: Names
     index: Index
@@ -29,6 +32,7 @@ class Goal:
     changes: ChangeSet
     kind: str = "install"
     force: bool = False
+    leaves: tuple[int, ...] = ()
 
     @property
     def makes_generation(self) -> bool:

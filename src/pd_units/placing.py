@@ -23,7 +23,7 @@ from pd_units.adapters.files import (
 )
 from pd_units.changes import Kind, is_own_service
 from pd_units.errors import ExitCode, HostError, PdUnitsError, TemplateError
-from pd_units.generations import drop_generation, generations_dir, numbers, write_generation
+from pd_units.generations import drop_generation, generations_dir, note_left, numbers, write_generation
 from pd_units.goal import Goal
 from pd_units.index import index_path, index_text, index_to_json
 from pd_units.manifest import (
@@ -151,6 +151,7 @@ class Placer:
             operation = self._operation(goal, pending)
             later.add(operation_path(names), operation_text(replace(operation, phase=Phase.UNITS)))
             begin_operation(names, operation)
+            note_left(names, goal.leaves, back_to=goal.index.generation, at=operation.began)
         except BaseException as error:
             with contextlib.suppress(PdUnitsError):
                 if pending is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pd_units.changes import ChangeSet, plan_changes
-from pd_units.errors import ExitCode, HostError, PdUnitsError
+from pd_units.claimed import claimed_by_others
+from pd_units.errors import DeploymentError, ExitCode, HostError, PdUnitsError
 from pd_units.generations import (
     Generation,
     Result,
@@ -41,8 +42,14 @@ def stored_goal(
     adopt: bool = False,
     force: bool = False,
 ) -> Goal:
-    """A kept generation as a goal for the host as it is now. Raises: HostError 32."""
+    """A kept generation as a goal for the host as it is now.
+
+    Raises: HostError 32; DeploymentError 12 where a rollback would take what belongs to another deployment.
+    """
     require_safe(names)
+    text, back = stored_text(names, number), kind == "rollback"
+    if back:
+        _require_free(names, number, text)
     rendered, shared = stored_units(names, number), shared_units()
     state = read_installed(names, rendered, shared, (), manager, adopt=adopt)
     refuse_foreign(state, adopt=adopt)
@@ -52,14 +59,33 @@ def stored_goal(
     return Goal(
         names=names,
         index=_index(names, number, rendered),
-        text=stored_text(names, number),
+        text=text,
         rendered=rendered,
         shared=shared,
         state=state,
         changes=changes,
         kind=kind,
         force=force,
+        leaves=_leaves(names, number) if back else (),
     )
+
+
+def _require_free(names: Names, number: int, text: str) -> None:
+    faults = claimed_by_others(names, stored_index(names, number), text)
+    if faults:
+        raise DeploymentError(
+            f"generation {number} of {names.deployment} has no place beside other deployments",
+            faults=faults,
+            hint="go back to another generation (--to N), or move or uninstall the other deployment",
+            exit_code=ExitCode.PLACEMENT,
+        )
+
+
+def _leaves(names: Names, number: int) -> tuple[int, ...]:
+    """What a rollback to `number` goes away from: what is installed, and what was being installed."""
+    operation = read_operation(names)
+    begun = operation.generation if operation is not None else 0
+    return tuple({current_generation(names.deployment, names.root), begun} - {0, number})
 
 
 def _index(names: Names, number: int, rendered: tuple[RenderedUnit, ...]) -> Index:
@@ -90,19 +116,11 @@ def target_of(names: Names, number: int | None) -> Generation:
     if good is None:
         raise HostError(
             f"{names.deployment} has no good generation to go back to",
-            detail=f"the current one is {current}; good is what became ready and stayed so",
+            detail=f"the current one is {current}; good is what became ready and stayed so, and was neither "
+            "gone back from nor uninstalled since",
             hint=f"pd-units history {names.deployment} shows them; --to N takes one all the same",
         )
     return good
-
-
-def leave(names: Names, number: int, *, at: float) -> None:
-    """Record that a rollback goes away from what is installed. Raises: HostError 32."""
-    current = current_generation(names.deployment, names.root)
-    operation = read_operation(names)
-    for each in {current, operation.generation if operation is not None else 0} - {0, number}:
-        write_outcome(names, each, left=at)
-    write_outcome(names, number, left=None)
 
 
 def way_back(goal: Goal, outcome_code: ExitCode) -> Generation | None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pd_units.adapters.files import read_json, remove, sweep, write_error
 from pd_units.changes import Change, ChangeSet, InstalledState, Kind, Ownership, is_own_service
 from pd_units.errors import Fault, HostError
+from pd_units.generations import leave_all
 from pd_units.index import current_generation, index_path, installed_names
 from pd_units.installed import read_installed
 from pd_units.manifest import (
@@ -103,7 +104,7 @@ def uninstall(
         stop_unit(manager, clock, SLICE)
     if restore_retired:
         _restore(names, manager, say)
-    _forget(names, purge=purge)
+    _forget(names, purge=purge, at=clock.wall())
 
 
 def sweep_shared(names: Names) -> None:
@@ -146,8 +147,11 @@ def _restore(names: Names, manager: Manager, say: Callable[[str], None]) -> None
             manager.start(unit)
 
 
-def _forget(names: Names, *, purge: bool) -> None:
-    """Remove what is kept of it, the operation record last; the history stays unless it is to be purged."""
+def _forget(names: Names, *, purge: bool, at: float) -> None:
+    """Remove what is kept of it, the operation record last.
+
+    The history stays unless it is to be purged; nothing goes back to it by itself.
+    """
     keep = {operation_path(names).name, *(() if purge else ("generations", "starts"))}
     try:
         shutil.rmtree(names.run_dir, ignore_errors=True)
@@ -160,6 +164,7 @@ def _forget(names: Names, *, purge: bool) -> None:
                 place.unlink(missing_ok=True)
         if not installed_names():
             names.shared_manifest.unlink(missing_ok=True)
+        leave_all(names, at=at)
         end_operation(names)
         for folder in (names.state_dir, names.state_dir.parent, names.run_dir.parent):
             with contextlib.suppress(OSError):

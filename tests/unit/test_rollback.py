@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,23 +11,30 @@ from unittest.mock import Mock
 
 import pytest
 from deployments import NAME, SHARED, FakeHost
+from pytest_mock import MockerFixture
 
 from pd_units.adapters import files
+from pd_units.adapters.files import write_json
 from pd_units.cli.install import How, _Run
-from pd_units.errors import ExitCode, HostError
-from pd_units.generations import write_outcome
+from pd_units.cli.rollback import _roll_back
+from pd_units.errors import DeploymentError, ExitCode, HostError
+from pd_units.generations import read_generations, write_outcome
 from pd_units.goal import Goal, Installed
-from pd_units.index import current_generation
+from pd_units.index import Index, IndexUnit, current_generation, index_path, index_to_json
 from pd_units.install import conclude
 from pd_units.manifest import Operation, begin_operation, read_operation
+from pd_units.naming import Names, Role
 from pd_units.prepare import Prepared
-from pd_units.rollback import known_to_fail, roll_back_failed, target_of, way_back
+from pd_units.rollback import known_to_fail, roll_back_failed, stored_goal, target_of, way_back
+from pd_units.uninstall import plan_uninstall, uninstall
 from pd_units.waiting import Outcome
 
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHost:
     monkeypatch.setattr(files, "_TRUSTED_UID", os.getuid())
+    monkeypatch.setattr("pd_units.rollback.shared_units", lambda: SHARED)
+    monkeypatch.setattr("pd_units.uninstall.shared_units", lambda: SHARED)
     tmp_path.chmod(0o755)
     return FakeHost(tmp_path)
 
@@ -71,7 +79,6 @@ def test_the_same_units_are_known_to_fail_only_once_rolled_back(host: FakeHost):
 @pytest.fixture
 def back(host: FakeHost, monkeypatch: pytest.MonkeyPatch) -> Callable[[Goal], Installed]:
     """What install does with a goal once it has failed: the way back, as the command line goes it."""
-    monkeypatch.setattr("pd_units.rollback.shared_units", lambda: SHARED)
 
     def go(goal: Goal) -> Installed:
         good = way_back(goal, ExitCode.UNIT_FAILED)
@@ -180,3 +187,113 @@ def test_an_interrupted_rollback_is_the_one_to_finish(host: FakeHost, monkeypatc
     assert target_of(host.names, None).number == 2
     begin_operation(host.names, Operation(kind="rollback", generation=1, began=0.0))
     assert target_of(host.names, None).number == 1
+
+
+def left(host: FakeHost) -> list[int]:
+    return [each.number for each in read_generations(host.names) if each.left is not None]
+
+
+def test_a_rollback_that_changed_nothing_has_left_nothing(host: FakeHost, mocker: MockerFixture):
+    host.install(host.units("0.7"))
+    host.install(host.units("0.6"))
+    goal = stored_goal(host.names, 1, host.manager)
+    real = os.replace
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        if str(args[1]).endswith("operation.json"):
+            raise OSError(28, "No space left on device")
+        real(*args, **kwargs)
+
+    mocker.patch("os.replace", side_effect=full)
+    with pytest.raises(HostError, match="nothing was changed"):
+        _roll_back(goal, host.manager, None)
+    mocker.stopall()
+    assert left(host) == []
+    assert _roll_back(stored_goal(host.names, 1, host.manager), host.manager, None).result == "ready"
+    assert left(host) == [2]
+    assert _roll_back(stored_goal(host.names, 2, host.manager), host.manager, None).result == "ready"
+    assert left(host) == [1]
+
+
+FILE = """
+[deployment]
+name = "unit-test-only"
+retires = [{retires}]
+[engine]
+python = "/opt/sglang/bin/python"
+model = "/models/tiny"
+user = "sglang"
+[[standalone]]
+gpus = [0]
+port = {port}
+"""
+
+
+def claim(host: FakeHost, *, gpu: int, port: int) -> None:
+    """Another deployment that is installed beside."""
+    names = Names("other", host.root)
+    unit = IndexUnit(
+        unit="other-decode.service", role=Role.DECODE, url=f"http://127.0.0.1:{port}", gpus=(gpu,)
+    )
+    index = Index(name="other", generation=1, units=(unit,), timeout_s=1.0)
+    write_json(index_path(names), index_to_json(index))
+
+
+def kept(host: FakeHost, number: int, *, port: int = 31000, retires: str = "") -> None:
+    """A generation's own claim: GPU 0, and a port."""
+    place = host.names.state_dir / "generations" / str(number)
+    index = json.loads((place / "index.json").read_text())
+    index["units"][0] |= {"gpus": [0], "url": f"http://127.0.0.1:{port}"}
+    write_json(place / "index.json", index)
+    (place / "deployment.toml").write_text(FILE.format(port=port, retires=retires))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "port", "what"),
+    [(0, 40000, "GPU 0 belongs to other-decode"), (7, 31000, "port 31000 belongs to other-decode")],
+)
+def test_what_belongs_to_another_deployment_is_not_taken_back(
+    host: FakeHost, back: Callable[[Goal], Installed], gpu: int, port: int, what: str
+):
+    host.install(host.units("0.7"))
+    kept(host, 1)
+    goal = failed(host, "0.6")
+    claim(host, gpu=gpu, port=port)
+    with pytest.raises(DeploymentError) as caught:
+        stored_goal(host.names, 1, host.manager)
+    assert caught.value.exit_code is ExitCode.PLACEMENT
+    assert [what in str(fault) for fault in caught.value.faults] == [True]
+    told = back(goal)
+    assert told.exit_code is ExitCode.ROLLBACK_FAILED
+    assert what in told.message
+    assert host.files() == {unit.name: unit.text for unit in host.units("0.6")}
+
+
+def test_what_is_free_or_retired_is_taken_back(host: FakeHost):
+    host.install(host.units("0.7"))
+    kept(host, 1, retires='"other-decode.service"')
+    host.install(host.units("0.6"))
+    claim(host, gpu=0, port=31000)
+    assert stored_goal(host.names, 1, host.manager).index.generation == 1
+    kept(host, 1)
+    claim(host, gpu=1, port=31001)
+    assert stored_goal(host.names, 1, host.manager).index.generation == 1
+
+
+def test_what_was_uninstalled_is_not_gone_back_to_by_itself(host: FakeHost):
+    host.install(host.units("0.7"))
+    _, changes = plan_uninstall(host.names, host.manager)
+    uninstall(
+        host.names,
+        changes,
+        host.manager,
+        host.manager.clock,
+        host.said.append,
+        purge=False,
+        restore_retired=False,
+    )
+    assert left(host) == [1]
+    assert way_back(failed(host, "0.6"), ExitCode.UNIT_FAILED) is None
+    with pytest.raises(HostError, match="no good generation"):
+        target_of(host.names, None)
+    assert target_of(host.names, 1).number == 1

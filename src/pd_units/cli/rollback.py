@@ -22,13 +22,13 @@ from pd_units.naming import Names
 from pd_units.ports import Manager
 from pd_units.prepare import connect, require_root
 from pd_units.report import changes_text, status_text
-from pd_units.rollback import leave, stored_goal, target_of
+from pd_units.rollback import stored_goal, target_of
 
 
 @click.command(name="rollback")
 @click.argument("name")
 @click.option("--to", "number", type=int, metavar="N", help="This generation (default: the last good one).")
-@click.option("--check", is_flag=True, help="Show what would change, change nothing.")
+@click.option("--check", is_flag=True, help="Show what would change, change nothing; needs root too.")
 @click.option("--force", is_flag=True, help="Restart everything at once.")
 @click.option("--timeout", type=DURATION, help="Longest wait for readiness (default: from [readiness]).")
 @click.option("--lock-timeout", type=DURATION, default=10.0, help="Longest wait for another pd-units.")
@@ -74,7 +74,6 @@ def _roll_back(goal: Goal, manager: Manager, timeout_s: float | None) -> Install
     clock = SystemClock()
     progress = Progress(clock)
     installer = Installer(manager, clock, progress.say, progress, timeout_s=timeout_s)
-    leave(goal.names, goal.index.generation, at=clock.wall())
     try:
         return conclude(goal, installer.apply(goal), clock)
     except KeyboardInterrupt as error:
