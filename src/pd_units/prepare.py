@@ -152,7 +152,8 @@ def require_root(verb: str) -> None:
         raise HostError(
             f"{verb} needs root",
             detail="it writes units and asks systemd to run them",
-            hint=f"sudo pd-units {verb} ..., or --check to see what it would do",
+            hint=f"sudo pd-units {verb} ..."
+            + (", or --check to see what it would do" if verb in ("install", "uninstall") else ""),
             exit_code=ExitCode.NOT_AUTHORISED,
         )
 
