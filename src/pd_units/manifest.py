@@ -170,8 +170,11 @@ def interrupted_names(root: Path = Path("/")) -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in under(root, STATE_ROOT).glob("*/operation.json")))
 
 
-def what_next(name: str, kind: str, generation: int) -> str:
-    """How to finish or undo an operation that broke off, for an operator."""
+def what_next(name: str, kind: str, generation: int, options: Mapping[str, bool] | None = None) -> str:
+    """How to finish or undo an operation that broke off, for an operator. `options` of it hold on."""
+    said = [f"--{option.replace('_', '-')}" for option, on in (options or {}).items() if on]
+    if said:
+        return f"`pd-units {kind} {name}` finishes it, with {' and '.join(said)} as it was begun"
     if kind in ("uninstall", "restart", "rollback"):
         return f"`pd-units {kind} {name}` finishes it"
     back = (
@@ -192,5 +195,5 @@ def operation_words(name: str, operation: Operation) -> str:
     where = (
         "its files may not all be in place" if operation.phase is Phase.FILES else "its files are in place"
     )
-    todo = what_next(name, operation.kind, operation.generation)
+    todo = what_next(name, operation.kind, operation.generation, operation.options)
     return f"{article} {operation.kind}{of} was interrupted{by}; {where}: {todo}."

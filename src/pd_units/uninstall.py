@@ -79,10 +79,15 @@ def uninstall(
 ) -> None:
     """Carry the changes out, and with `restore_retired` bring back what the deployment had replaced.
 
-    Raises: HostError 30 to 33; running it again goes on where it broke off.
+    What one that broke off was told holds on. Raises: HostError 30 to 33; running it again goes on where it
+    broke off.
     """
     require_safe(names)
-    _begin(names, clock, purge=purge, restore_retired=restore_retired)
+    pending = read_operation(names)
+    said = pending.options if pending is not None and pending.kind == "uninstall" else {}
+    purge = purge or said.get("purge", False)
+    restore_retired = restore_retired or said.get("restore_retired", False)
+    _begin(names, pending, clock, purge=purge, restore_retired=restore_retired)
     units = tuple(dict.fromkeys((*changes.units(Kind.STOP), *changes.units(Kind.REMOVE))))
     for unit in changes.units(Kind.STOP):
         say(f"stopping {unit}")
@@ -119,8 +124,9 @@ def sweep_shared(names: Names) -> None:
         names.shared_manifest.parent.rmdir()  # only if nothing is left in it
 
 
-def _begin(names: Names, clock: Clock, *, purge: bool, restore_retired: bool) -> None:
-    pending = read_operation(names)
+def _begin(
+    names: Names, pending: Operation | None, clock: Clock, *, purge: bool, restore_retired: bool
+) -> None:
     digests = {**(pending.digests if pending is not None else {}), **read_manifest(manifest_path(names))}
     operation = Operation(
         kind="uninstall",

@@ -14,7 +14,7 @@ from pd_units.cli.options import DURATION
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.errors import DeploymentError, ExitCode
 from pd_units.index import known_names, read_index
-from pd_units.manifest import manifest_path, note_stopped, operation_path, read_operation
+from pd_units.manifest import manifest_path, note_stopped, operation_path, read_operation, what_next
 from pd_units.naming import RUN_ROOT, Names, name_problem
 from pd_units.ports import Manager
 from pd_units.prepare import connect, require_root
@@ -62,9 +62,9 @@ def command(
             RUN_ROOT.rmdir()  # the lock was the last in it
         if stopped_by:
             code = ExitCode.INTERRUPTED
-            message = (
-                f"the uninstall was interrupted by {stopped_by}: `pd-units uninstall {name}` finishes it"
-            )
+            begun = read_operation(names)
+            todo = what_next(name, "uninstall", 0, begun.options if begun is not None else None)
+            message = f"the uninstall was interrupted by {stopped_by}: {todo}"
     result = "would-change" if check else ("interrupted" if code else "removed")
     told = [change.to_json() for change in changes.changes]
     obj = envelope(
