@@ -180,7 +180,7 @@ def test_environment_files(box: Box) -> None:
     cases = {
         "NCCL_DEBUG=WARN\nexport NCCL_P2P_LEVEL=PHB\n": ("error", f"{file}:2 begins with export"),
         "# fine\n\nsource /opt/env.sh\n": ("warning", f"{file}:3 is no assignment"),
-        "LD_LIBRARY_PATH=/opt/lib:$LD_LIBRARY_PATH\n": ("warning", f"{file}:1 sets LD_LIBRARY_PATH to"),
+        "LD_LIBRARY_PATH=/opt/lib:$LD_LIBRARY_PATH\n": ("error", f"{file}:1 sets LD_LIBRARY_PATH"),
         "CUDA_VISIBLE_DEVICES=0,1\n": ("error", f"{file}:1 sets CUDA_VISIBLE_DEVICES"),
         "HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz\n": (
             "warning",

@@ -112,6 +112,12 @@ def test_a_line_that_systemd_ignores_is_a_warning_without_its_text(
     assert found == ([("warning", f"{path}:3 {why}")] if why else [])
 
 
+def test_a_drop_in_for_the_loader_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = drop_in(tmp_path, monkeypatch, "a-decode.service.d", b"[Service]\nEnvironment=LD_PRELOAD=/x.so\n")
+    (found,) = overrides_of(subject_of(plan_of(), TOPOLOGY, None, root=tmp_path))
+    assert found.evidence == f"{path}:2 sets Environment=LD_PRELOAD for a-decode.service"
+
+
 def test_of_variables_only_the_pins_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (
         b'[Service]\nEnvironment="A=secret CUDA_VISIBLE_DEVICES=9" CUDA_VISIBLE_DEVICES=7 HF_TOKEN=secret\n'

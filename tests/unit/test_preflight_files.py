@@ -99,6 +99,16 @@ def test_any_bytes_in_a_shard(tmp_path_factory, data):
     assert inspect_model(folder).weights == [folder / "model.safetensors"]
 
 
+@pytest.mark.parametrize("end", ["1e999", "9" * 4300, "[" * 100_000])
+def test_a_header_of_odd_numbers_is_damaged(model, end):
+    header = f'{{"w": {{"data_offsets": [0, {end}]}}}}'.encode()
+    (model / "model-00002-of-00003.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    damaged = "model-00002-of-00003.safetensors has a damaged safetensors header: download it again"
+    assert damaged in inspect_model(model).problems
+    (model / "config.json").write_text("[" * 100_000)
+    assert "config.json is not JSON" in inspect_model(model).problems[0]
+
+
 def test_environment_lines():
     text = '# c\n; c\n\nA=1\n  B = "two words"\nexport C=3\nnothing\nD=a\\\nstill D=a\nE=\n'
     assert list(assignments(text)) == [
@@ -157,6 +167,14 @@ def test_no_text_of_an_environment_file_is_printed(tmp_path: Path):
         f"{path}:9 begins with export",
         f"{path} holds a secret, and its mode is 0644",
     ]
+
+
+def test_what_the_loader_reads_belongs_into_the_deployment_file(tmp_path: Path):
+    path = tmp_path / "e.env"
+    path.write_text("LD_LIBRARY_PATH=/opt/lib:$LD_LIBRARY_PATH\n")
+    (found,) = environment._check_file(path, [], optional=False)
+    assert (found.severity, found.evidence) == ("error", f"{path}:1 sets LD_LIBRARY_PATH")
+    assert "into the deployment file" in found.advice
 
 
 def test_drop_ins_in_the_order_of_systemd(tmp_path, monkeypatch):

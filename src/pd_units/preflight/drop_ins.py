@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pd_units.plan import UnitPlan
+from pd_units.plan_environment import is_loader_variable
 from pd_units.preflight.base import Result, Subject, account_of, warning
 from pd_units.unitfile import Entry, Skipped, UnitFile, read_unit, split_words
 
@@ -51,7 +52,7 @@ class Override:
         """Where it stands, and what it says; of variables only the pins: others may be secrets."""
         value = self.entry.value
         if self.entry.key == "Environment":
-            value = " ".join(f"{name}={text}" for name, text in _pins(value))
+            value = " ".join([*(f"{name}={text}" for name, text in _pins(value)), *_loader_names(value)])
         return f"{self.path}:{self.entry.line} sets {self.entry.key}={value} for {self.unit}"
 
 
@@ -95,11 +96,23 @@ def _repins(value: str, unit: UnitPlan) -> bool:
 
 def _pins(value: str) -> list[tuple[str, str]]:
     """The variables of an Environment= that say which GPUs a process sees, in order."""
+    return [(name, text) for name, text in _variables(value) if name in _PINS]
+
+
+def _loader_names(value: str) -> list[str]:
+    return [name for name, _ in _variables(value) if is_loader_variable(name)]
+
+
+def _steers_the_loader(value: str, _unit: UnitPlan) -> bool:
+    return bool(_loader_names(value))
+
+
+def _variables(value: str) -> list[tuple[str, str]]:
     try:
         words = split_words(value)
     except ValueError:
         return []  # systemd ignores it
-    return [(name, text) for name, _, text in (word.partition("=") for word in words) if name in _PINS]
+    return [(name, text) for name, _, text in (word.partition("=") for word in words)]
 
 
 _GPUS_GONE = "the engine then sees no GPU: set it to no in the unit's own drop-in"
@@ -166,6 +179,12 @@ RULES: tuple[Rule, ...] = (
     Rule("CPUAffinity", "numa", _rebinds, "it adds to the planned CPUs: mend numa in the deployment file"),
     Rule("AllowedCPUs", "numa", _rebinds, "the planned CPUs are cut down by it: mend one of the two"),
     Rule("AllowedMemoryNodes", "numa", _rebinds, "the planned nodes are cut down by it: mend one of the two"),
+    Rule(
+        "Environment",
+        "systemd",
+        _steers_the_loader,
+        "the unit drops it, for its helpers run as root: put it into the deployment file",
+    ),
     Rule(
         "Environment",
         "gpu",

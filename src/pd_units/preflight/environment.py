@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pd_units.model_check import is_secret
 from pd_units.plan import UnitPlan
+from pd_units.plan_environment import is_loader_variable
 from pd_units.preflight.base import Check, Result, Subject, bad, good, warning
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -134,6 +135,9 @@ def _check_line(where: str, name: str, value: str, units: list[UnitPlan]) -> Ite
         yield bad(_NAME_OF_CHECK, f"{where} sets {name}", advice)
     elif name in _ALLOCATOR and _expands(value) and any(_by_nixl(unit) for unit in units):
         yield from _expandable(where)
+    elif is_loader_variable(name):
+        advice = "the unit drops it, for its helpers run as root: put it into the deployment file"
+        yield bad(_NAME_OF_CHECK, f"{where} sets {name}", advice)
     elif "$" in value and not is_secret(name, value):
         advice = "write the value out: systemd puts no variables in here"
         yield warning(_NAME_OF_CHECK, f"{where} sets {name} to a value with a $ in it", advice)
