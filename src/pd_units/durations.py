@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -26,7 +27,7 @@ def parse_duration(text: str | float) -> float:
     Raises: ValueError, with a sentence for the operator.
     """
     if not isinstance(text, str):
-        return float(text)
+        return _finite(text)
     position, total = 0, 0.0
     if not text.strip():
         raise ValueError("is empty")
@@ -36,7 +37,17 @@ def parse_duration(text: str | float) -> float:
             raise ValueError(f"is not a time span: {text!r}")
         total += float(match[1]) * _UNITS[match[2]]
         position = match.end()
-    return total
+    return _finite(total)
+
+
+def _finite(number: float) -> float:
+    try:
+        seconds = float(number)
+    except OverflowError:  # a whole number of hundreds of digits
+        seconds = math.inf
+    if not math.isfinite(seconds):
+        raise ValueError("is no time span that ends")
+    return seconds
 
 
 def format_duration(seconds: float) -> str:

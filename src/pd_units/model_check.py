@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pd_units.errors import ExitCode, Fault
-from pd_units.model_fields import Faults, join_key
-from pd_units.model_types import ArgValue, Deployment, Instance
+from pd_units.model_fields import Faults, join_key, kind_of
+from pd_units.model_types import ArgValue, Deployment, Instance, port_of
 from pd_units.sm120 import lint_flags
 
 _SECRET_WORD = re.compile(
@@ -29,6 +29,8 @@ _SAME_ON_BOTH = (
     "page-size",
     "speculative-algorithm",
 )
+_ENGINE_PORTS = ("nccl-port", "gated-launch-port")
+_ROUTER_PORTS = ("prometheus-port",)
 _MEMORY_FRACTION = "mem-fraction-static"
 _WORTH_NOTHING = {"", "0", "1", "true", "false"}
 
@@ -36,6 +38,7 @@ _WORTH_NOTHING = {"", "0", "1", "true", "false"}
 def check_alone(deployment: Deployment, faults: Faults) -> None:
     """GPUs and ports that one file uses twice, and impossible fractions, into `faults`."""
     _check_gpus(deployment.instances, faults)
+    _check_port_options(deployment, faults)
     _check_ports(deployment, faults)
     _check_fractions(deployment, faults)
 
@@ -83,10 +86,10 @@ def ports_of(deployment: Deployment) -> Iterator[tuple[int, str]]:
             yield instance.bootstrap_port, f"{instance.where}.bootstrap_port"
         if instance.dist_init_port is not None:
             yield instance.dist_init_port, f"{instance.where}.dist_init_port"
-        for option in ("nccl-port", "gated-launch-port"):
-            value = instance.args.get(option, deployment.engine.args.get(option))
-            if type(value) is int:
-                yield value, join_key(f"{instance.where}.args", option)
+        for option in _ENGINE_PORTS:
+            port = port_of(instance.args.get(option, deployment.engine.args.get(option)))
+            if port is not None:
+                yield port, join_key(f"{instance.where}.args", option)
     if deployment.router is not None:
         yield deployment.router.port, "router.port"
         declared = "prometheus-port" in deployment.router.args
@@ -94,6 +97,17 @@ def ports_of(deployment: Deployment) -> Iterator[tuple[int, str]]:
             deployment.router.metrics_port,
             "router.args.prometheus-port" if declared else "the router's metrics port",
         )
+
+
+def _check_port_options(deployment: Deployment, faults: Faults) -> None:
+    """Options that are ports: 70000 would end the engine, minutes later or at once."""
+    for path, args in _argument_tables(deployment):
+        for option in _ROUTER_PORTS if path == "router.args" else _ENGINE_PORTS:
+            value = args.get(option, False)  # false: left out
+            if value is not False and port_of(value) is None:
+                kind = kind_of(list(value) if isinstance(value, tuple) else value)
+                shown = str(value)[:40] if type(value) in (int, str) else kind
+                faults.add(join_key(path, option), f"must be a port (1 to 65535), not {shown}")
 
 
 def _check_ports(deployment: Deployment, faults: Faults) -> None:

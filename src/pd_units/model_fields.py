@@ -58,6 +58,18 @@ def text_problem(value: str) -> str | None:
     return None
 
 
+def require_small_integers(value: object, where: str = "") -> None:
+    """Raises: ValueError for a whole number of more than 64 bits, which TOML has not (and int() may)."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            require_small_integers(each, join_key(where, key))
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            require_small_integers(each, f"{where}[{number}]")
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{where} has more than 64 bits")
+
+
 class Faults:
     """Every fault found so far. `placement`: the fault is a clash of GPUs or ports, not a wrong file."""
 

@@ -10,7 +10,7 @@ from typing import Final
 from pd_units.errors import DeploymentError, ExitCode
 from pd_units.model_args import read_args
 from pd_units.model_check import check_alone, check_roles
-from pd_units.model_fields import INDEX_MAX, Faults, Table, kind_of
+from pd_units.model_fields import INDEX_MAX, Faults, Table, kind_of, require_small_integers
 from pd_units.model_types import (
     DEFAULT_BOOTSTRAP_PORT,
     Deployment,
@@ -43,6 +43,7 @@ def parse_deployment(text: str, *, source: str) -> Deployment:
     """
     try:
         data = tomllib.loads(text)
+        require_small_integers(data)
     except (ValueError, RecursionError) as error:  # ValueError: also a number of more digits than int() takes
         raise DeploymentError(
             f"{source} is not TOML: {error or 'nested too deeply'}", exit_code=ExitCode.UNREADABLE

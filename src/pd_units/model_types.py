@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,8 +18,16 @@ Numa = tuple[int, ...] | Literal["auto", "none"]
 
 DEFAULT_BOOTSTRAP_PORT: Final = 8998
 DEFAULT_METRICS_PORT: Final = 29000
+_PORT = re.compile(r"[0-9]{1,5}")
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 NO_ARGS: Final[Mapping[str, ArgValue]] = MappingProxyType({})
+
+
+def port_of(value: ArgValue | None) -> int | None:
+    """The port that an option's value names, None if it names none (1 to 65535)."""
+    if isinstance(value, bool) or not isinstance(value, int | str) or not _PORT.fullmatch(str(value)):
+        return None
+    return int(value) if 1 <= int(value) <= 65535 else None
 
 
 class EngineKind(StrEnum):
@@ -85,8 +94,8 @@ class Router:
     @property
     def metrics_port(self) -> int:
         """Port of the router's Prometheus metrics, which it opens whether asked to or not."""
-        port = self.args.get("prometheus-port", DEFAULT_METRICS_PORT)
-        return port if isinstance(port, int) and not isinstance(port, bool) else DEFAULT_METRICS_PORT
+        port = port_of(self.args.get("prometheus-port"))
+        return DEFAULT_METRICS_PORT if port is None else port
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ from pd_units.topology import (
 
 #: Larger numbers of nodes and GPUs than any host has.
 _NUMBER_MAX = 4095
+_INTEGER_MAX = (1 << 63) - 1
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+")
 _CAPABILITY = re.compile(r"\d{1,2}\.\d")
 
@@ -75,6 +76,9 @@ class _Reader:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
             self.faults.append(Fault(f"{where}.{key}", "must be a whole number or null"))
+            return None
+        if not -_INTEGER_MAX <= value <= _INTEGER_MAX:
+            self.faults.append(Fault(f"{where}.{key}", "has more than 64 bits"))
             return None
         return value
 

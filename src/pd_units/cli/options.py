@@ -59,10 +59,10 @@ def topology_of(file: Path | None) -> HostTopology:
         raise DeploymentError(
             f"cannot read {file}", detail=error.strerror or str(error), exit_code=ExitCode.UNREADABLE
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DeploymentError(
             f"{file} is not JSON",
-            detail=str(error),
+            detail=str(error) or "nested too deeply",
             hint="write it with: pd-units topology --json > topology.json",
             exit_code=ExitCode.UNREADABLE,
         ) from error

@@ -90,8 +90,8 @@ def _json(path: Path, found: ModelFiles) -> dict[str, Any] | None:
         value = json.loads(path.read_text(encoding="utf-8"))
     except PermissionError:
         return None
-    except (OSError, ValueError) as error:
-        found.problems.append(f"{path.name} is not JSON: {error}")
+    except (OSError, ValueError, RecursionError) as error:
+        found.problems.append(f"{path.name} is not JSON: {error or 'nested too deeply'}")
         return None
     if not isinstance(value, dict):
         found.problems.append(f"{path.name} is not a JSON object")
@@ -157,9 +157,11 @@ def _safetensors_problem(prefix: bytes, file: Any, size: int) -> str:
     try:
         header = json.loads(file.read(length))
         ends = [int(entry["data_offsets"][1]) for name, entry in header.items() if name != "__metadata__"]
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        whole = 8 + length + max(ends, default=0)
+        if not 0 < whole < 1 << 63:
+            raise OverflowError
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return "has a damaged safetensors header: download it again"
-    whole = 8 + length + max(ends, default=0)
     if size < whole:
         return f"has {size:,} of {whole:,} bytes: it was not downloaded to its end"
     return ""

@@ -7,6 +7,7 @@ import pwd
 from pathlib import Path
 
 from pd_units.adapters import procfs
+from pd_units.model_types import port_of
 from pd_units.naming import Role
 from pd_units.plan import Plan
 from pd_units.preflight.base import Result, Subject, bad, good
@@ -86,6 +87,7 @@ def ports_of(plan: Plan) -> dict[int, str]:
         ports[deployment.router.metrics_port] = unit
     for each in plan.units:
         for line in each.exec_start:
-            if line[0] in _PORT_OPTIONS and len(line) == 2 and line[1].isdecimal():
-                ports[int(line[1])] = each.unit
+            port = port_of(line[1]) if line[0] in _PORT_OPTIONS and len(line) == 2 else None
+            if port is not None:
+                ports[port] = each.unit
     return ports
