@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 
 class ExitCode(IntEnum):
@@ -77,6 +78,11 @@ class PdUnitsError(Exception):
         self.faults = tuple(faults)
         if exit_code is not None:
             self.exit_code = exit_code
+
+    def to_json(self) -> dict[str, Any]:
+        """What an answer holds of it beside its exit code and brief."""
+        faults = [{"where": f.where, "what": f.what, "hint": f.hint} for f in self.faults]
+        return {"faults": faults, "detail": self.detail, "hint": self.hint}
 
 
 class DeploymentError(PdUnitsError):

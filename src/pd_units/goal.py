@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pd_units.changes import ChangeSet, InstalledState, Kind
-from pd_units.errors import ExitCode
+from pd_units.errors import ExitCode, PdUnitsError
 from pd_units.generations import content_digest, numbers, read_generation
 from pd_units.index import Index
 from pd_units.manifest import read_operation
@@ -45,7 +45,10 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """What came of an install or a rollback. `failed` is the generation that was rolled back."""
+    """What came of an install or a rollback.
+
+    `failed` is the generation that was rolled back; `error` is what it broke off with.
+    """
 
     name: str
     generation: int
@@ -55,6 +58,7 @@ class Installed:
     message: str
     report: DeploymentReport | None = None
     failed: Mapping[str, Any] | None = None
+    error: PdUnitsError | None = None
 
     @property
     def changed(self) -> bool:
@@ -73,6 +77,8 @@ class Installed:
         }
         if self.failed is not None:
             value["failed"] = dict(self.failed)
+        if self.error is not None:
+            value["error"] = {"brief": self.error.brief, **self.error.to_json()}
         return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -84,3 +85,18 @@ def test_a_word_that_is_neither_a_file_nor_a_deployment_is_named_so() -> None:
     done = pd_units("diff", "nope")
     assert done.returncode == 10
     assert "no such deployment" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["diff", "nope"], ["install", "--check", "nope"], ["rollback", "nope"], ["uninstall", "no/name"]],
+    ids=lambda words: words[0],
+)
+def test_an_error_of_a_verb_that_changes_a_host_has_the_keys_of_its_answers(words: list[str]) -> None:
+    done = pd_units(*words, "--json")
+    answer = json.loads(done.stdout)
+    assert (answer["exit_code"], answer["changed"], answer["deployments"]) == (done.returncode, False, [])
+    assert done.returncode
+    assert {"schema", "pd_units", "message", "faults", "detail", "hint"} <= set(answer)
+    assert done.stderr == ""
+    assert "pd-units: " in pd_units(*words).stderr

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
 from pd_units.changes import ChangeSet
+from pd_units.cli.output import emit, envelope
 from pd_units.errors import ExitCode, PdUnitsError
 from pd_units.generations import Generation
 from pd_units.goal import Goal, Installed
@@ -11,6 +17,40 @@ from pd_units.manifest import Phase, read_operation, what_next
 from pd_units.observe import observe
 from pd_units.ports import Manager
 from pd_units.waiting import DeploymentReport
+
+
+def whole(command: Callable[..., int]) -> Callable[..., int]:
+    """The verb, with every key of its answers in that of an error too: nothing was changed then."""
+
+    @functools.wraps(command)
+    def run(*, as_json: bool, **options: Any) -> int:
+        try:
+            return command(as_json=as_json, **options)
+        except PdUnitsError as error:
+            if not as_json:
+                raise
+            told = {"changed": False, "deployments": [], **error.to_json()}
+            emit(True, envelope(error.exit_code, error.brief, **told), "")
+            return error.exit_code
+
+    return run
+
+
+def broke_off(goal: Goal, error: PdUnitsError, manager: Manager) -> Installed:
+    """The answer after an error: how far it came, and what it met."""
+    begun = True
+    with contextlib.suppress(PdUnitsError):
+        begun = read_operation(goal.names) is not None
+    return Installed(
+        name=goal.index.name,
+        generation=goal.index.generation,
+        result="failed",
+        changes=goal.changes if begun else ChangeSet(()),
+        exit_code=error.exit_code,
+        message=error.brief,
+        report=_now(goal.index.name, manager),
+        error=error,
+    )
 
 
 def interrupted(goal: Goal, signal: str, manager: Manager) -> Installed:

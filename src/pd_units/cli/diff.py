@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from pd_units.cli.answers import whole
 from pd_units.cli.install import show
 from pd_units.cli.options import skip_option, topology_of, topology_option
 from pd_units.cli.output import json_option
@@ -18,6 +19,7 @@ from pd_units.prepare import Choices, connect, deployment_files, plan_sources, p
 @skip_option
 @topology_option
 @json_option
+@whole
 def command(
     files: tuple[str, ...],
     pending_code: bool,

@@ -13,11 +13,11 @@ from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
 from pd_units.adapters.offline import OfflineManager
 from pd_units.adapters.signals import deal_with, stoppable
-from pd_units.cli.answers import failed_before, interrupted
+from pd_units.cli.answers import broke_off, failed_before, interrupted, whole
 from pd_units.cli.options import DURATION, UNKNOWN_TOPOLOGY, skip_option, topology_of, topology_option
-from pd_units.cli.output import emit, envelope, json_option, warn
+from pd_units.cli.output import emit, emit_error, envelope, json_option, warn
 from pd_units.cli.progress import Progress
-from pd_units.errors import ExitCode
+from pd_units.errors import ExitCode, PdUnitsError
 from pd_units.generations import Generation
 from pd_units.goal import Installed
 from pd_units.install import Installer, conclude
@@ -80,6 +80,7 @@ from pd_units.rollback import (
 @skip_option
 @topology_option
 @json_option
+@whole
 def command(
     files: tuple[str, ...],
     check: bool,
@@ -184,19 +185,21 @@ class _Run:
         self._installer = Installer(manager, self._clock, progress.say, progress, timeout_s=how.timeout_s)
 
     def install(self) -> Installed:
-        """What came of it. Raises: PdUnitsError."""
+        """What came of it, an error too: other deployments of the same call have their own answers."""
         goal = self._goal
         warn(warnings_of(self._prepared.source, self._prepared.plan))
-        failed = known_to_fail(goal) if goal.changes.changed and not goal.force else None
         if self._how.diff and goal.changes.changed:
             click.echo(changes_text(goal.index.name, goal.changes, diff=True), err=True)
-        operation = read_operation(goal.names)
-        if operation is not None:
-            _say(f"finishing an interrupted {operation.kind} of generation {operation.generation}")
         try:
+            failed = known_to_fail(goal) if goal.changes.changed and not goal.force else None
+            operation = read_operation(goal.names)
+            if operation is not None:
+                _say(f"finishing an interrupted {operation.kind} of generation {operation.generation}")
             done = self._apply() if failed is None else self._known(failed)
         except KeyboardInterrupt as error:
             return interrupted(goal, deal_with(error), self._manager)
+        except PdUnitsError as error:
+            return broke_off(goal, error, self._manager)
         if done.report is None:
             return done
         # Nothing has moved since the last measurement if nothing was changed.
@@ -233,16 +236,23 @@ def _answer(done: Sequence[Installed], *, as_json: bool) -> int:
     changed = any(each.changed for each in done)
     message = worst.message if worst.exit_code else ("installed" if changed else "nothing to change")
     obj = envelope(worst.exit_code, message, changed=changed, deployments=[each.to_json() for each in done])
+    obj |= worst.error.to_json() if worst.error is not None else {}
     emit(as_json, obj, "\n\n".join(text for each in done if (text := _text(each))))
     if worst.exit_code and not as_json:
         for each in done:
-            if each.exit_code:
+            if each.error is not None:
+                if len(done) > 1:
+                    click.echo(f"pd-units: {each.name} broke off:", err=True)
+                emit_error(False, each.error)
+            elif each.exit_code:
                 click.echo(f"pd-units: {each.name}: {each.message}", err=True)
     return worst.exit_code
 
 
 def _text(done: Installed) -> str:
     what = "installed" if done.changed else "nothing to change"
+    if done.error is not None:
+        return ""
     if done.report is None:
         if done.exit_code:
             return ""

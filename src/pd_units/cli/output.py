@@ -49,8 +49,7 @@ def warn(faults: Iterable[Fault]) -> None:
 def emit_error(as_json: bool, error: PdUnitsError) -> None:
     """Print an error: JSON on stdout, or brief, faults, detail and hint on stderr."""
     if as_json:
-        faults = [{"where": f.where, "what": f.what, "hint": f.hint} for f in error.faults]
-        obj = envelope(error.exit_code, error.brief, faults=faults, detail=error.detail, hint=error.hint)
+        obj = envelope(error.exit_code, error.brief, **error.to_json())
         click.echo(json.dumps(obj, ensure_ascii=False, indent=2))
         return
     click.echo(f"pd-units: {error.brief}", err=True)

@@ -9,11 +9,11 @@ import click
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
 from pd_units.adapters.signals import deal_with, stoppable
-from pd_units.cli.answers import interrupted
+from pd_units.cli.answers import broke_off, interrupted, whole
 from pd_units.cli.options import DURATION
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.cli.progress import Progress
-from pd_units.errors import ExitCode
+from pd_units.errors import ExitCode, PdUnitsError
 from pd_units.goal import Goal, Installed
 from pd_units.index import read_indexes
 from pd_units.install import Installer, conclude
@@ -36,6 +36,7 @@ from pd_units.rollback import stored_goal, target_of
     "--adopt", "--overwrite", "adopt", is_flag=True, help="Replace unit files that were changed by hand."
 )
 @json_option
+@whole
 def command(
     name: str,
     number: int | None,
@@ -59,14 +60,14 @@ def command(
             return _show(goal, as_json=as_json)
         click.echo(f"{name}: going back to generation {target.number}", err=True)
         done = _roll_back(goal, manager, timeout)
+    if done.error is not None and not as_json:
+        raise done.error
     if done.report is not None:
         done = replace(done, report=with_placement(done.report))
     message = done.message if done.exit_code else f"{name} is at generation {target.number}, ready"
-    emit(
-        as_json,
-        envelope(done.exit_code, message, changed=done.changed, deployments=[done.to_json()]),
-        message + ("\n" + status_text([done.report]) if done.report is not None else ""),
-    )
+    obj = envelope(done.exit_code, message, changed=done.changed, deployments=[done.to_json()])
+    obj |= done.error.to_json() if done.error is not None else {}
+    emit(as_json, obj, message + ("\n" + status_text([done.report]) if done.report is not None else ""))
     return done.exit_code
 
 
@@ -78,6 +79,8 @@ def _roll_back(goal: Goal, manager: Manager, timeout_s: float | None) -> Install
         return conclude(goal, installer.apply(goal), clock)
     except KeyboardInterrupt as error:
         return interrupted(goal, deal_with(error), manager)
+    except PdUnitsError as error:
+        return broke_off(goal, error, manager)
 
 
 def _show(goal: Goal, *, as_json: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 
 import click
 
@@ -10,9 +11,10 @@ from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
 from pd_units.adapters.signals import deal_with, stoppable
 from pd_units.changes import ChangeSet
+from pd_units.cli.answers import whole
 from pd_units.cli.options import DURATION
 from pd_units.cli.output import emit, envelope, json_option
-from pd_units.errors import DeploymentError, ExitCode
+from pd_units.errors import DeploymentError, ExitCode, PdUnitsError
 from pd_units.index import known_names, read_index
 from pd_units.manifest import manifest_path, note_stopped, operation_path, read_operation, what_next
 from pd_units.naming import RUN_ROOT, Names, name_problem
@@ -29,6 +31,7 @@ from pd_units.uninstall import plan_uninstall, sweep_shared, uninstall
 @click.option("--check", is_flag=True, help="Show what would be removed, remove nothing.")
 @click.option("--lock-timeout", type=DURATION, default=10.0, help="Longest wait for another pd-units.")
 @json_option
+@whole
 def command(
     name: str, purge: bool, restore_retired: bool, check: bool, lock_timeout: float, as_json: bool
 ) -> int:
@@ -49,7 +52,7 @@ def command(
         message = f"no deployment {name!r} is installed: nothing to do"
         emit(as_json, envelope(ExitCode.OK, message, changed=False, deployments=[]), message)
         return ExitCode.OK
-    code, message = ExitCode.OK, f"{name} would be removed" if check else f"{name} is removed"
+    end = _End(ExitCode.OK, "would-change", f"{name} would be removed")
     if check:
         _, changes = plan_uninstall(names, manager)
     else:
@@ -57,25 +60,22 @@ def command(
             if read_operation(names) is not None:
                 manager.reload()  # what is enabled, as it is after an operation that broke off
             _, changes = plan_uninstall(names, manager)
-            stopped_by = _uninstall(names, changes, manager, purge=purge, restore_retired=restore_retired)
+            end = _uninstall(names, changes, manager, purge=purge, restore_retired=restore_retired)
         with contextlib.suppress(OSError):
             RUN_ROOT.rmdir()  # the lock was the last in it
-        if stopped_by:
-            code = ExitCode.INTERRUPTED
-            begun = read_operation(names)
-            todo = what_next(name, "uninstall", 0, begun.options if begun is not None else None)
-            message = f"the uninstall was interrupted by {stopped_by}: {todo}"
-    result = "would-change" if check else ("interrupted" if code else "removed")
+    if end.error is not None and not as_json:
+        raise end.error
     told = [change.to_json() for change in changes.changes]
     obj = envelope(
-        code,
-        message,
+        end.code,
+        end.message,
         changed=changes.changed,
         check=check,
-        deployments=[{"name": name, "generation": None, "result": result, "changes": told, "units": []}],
+        deployments=[{"name": name, "generation": None, "result": end.result, "changes": told, "units": []}],
     )
-    emit(as_json, obj, changes_text(name, changes, diff=False) if check else message)
-    return code
+    obj |= end.error.to_json() if end.error is not None else {}
+    emit(as_json, obj, changes_text(name, changes, diff=False) if check else end.message)
+    return end.code
 
 
 def _installed(names: Names) -> bool:
@@ -85,10 +85,20 @@ def _installed(names: Names) -> bool:
     return there or shared_alone or read_index(names.deployment) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How it ended; `error` is what it broke off with."""
+
+    code: ExitCode
+    result: str
+    message: str
+    error: PdUnitsError | None = None
+
+
 def _uninstall(
     names: Names, changes: ChangeSet, manager: Manager, *, purge: bool, restore_retired: bool
-) -> str:
-    """Carry it out; the signal that interrupted it, "" if none. Raises: HostError 30 to 33."""
+) -> _End:
+    """Carry it out; how it ended. Raises: HostError 30 to 33 if nothing was changed."""
     try:
         uninstall(
             names,
@@ -102,5 +112,12 @@ def _uninstall(
     except KeyboardInterrupt as error:
         signal = deal_with(error)
         note_stopped(names, signal)
-        return signal
-    return ""
+        begun = read_operation(names)
+        todo = what_next(names.deployment, "uninstall", 0, begun.options if begun is not None else None)
+        message = f"the uninstall was interrupted by {signal}: {todo}"
+        return _End(ExitCode.INTERRUPTED, "interrupted", message)
+    except PdUnitsError as error:
+        if read_operation(names) is None:
+            raise
+        return _End(error.exit_code, "failed", error.brief, error)
+    return _End(ExitCode.OK, "removed", f"{names.deployment} is removed")
