@@ -205,9 +205,10 @@ def test_a_rollback_that_changed_nothing_has_left_nothing(host: FakeHost, mocker
         real(*args, **kwargs)
 
     mocker.patch("os.replace", side_effect=full)
-    with pytest.raises(HostError, match="nothing was changed"):
-        _roll_back(goal, host.manager, None)
+    told = _roll_back(goal, host.manager, None)
     mocker.stopall()
+    assert "nothing was changed" in told.message
+    assert (told.exit_code, told.result, told.changed) == (ExitCode.WRITE_FAILED, "failed", False)
     assert left(host) == []
     assert _roll_back(stored_goal(host.names, 1, host.manager), host.manager, None).result == "ready"
     assert left(host) == [2]
