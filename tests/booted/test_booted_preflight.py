@@ -187,7 +187,7 @@ def test_environment_files(box: Box) -> None:
             "holds a secret, and its mode is 0644",
             "chmod 600",
         ),
-        "A=1\r\nB=2\r\n": ("error", "line ends of Windows"),
+        "A=1\\\r\nB=2\r\n": ("error", "line ends of Windows"),
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n": ("warning", "expandable_segments", "NIXL"),
     }
     for text, (severity, *words) in cases.items():
@@ -206,12 +206,15 @@ def test_environment_files(box: Box) -> None:
 
 
 def test_environment_files_are_read_as_systemd_reads_them(box: Box) -> None:
-    box.write("/opt/odd.env", ODD_FILE)
+    odd = ODD_FILE + "XC=1\r\nXD='2'\r\nXE=3\\\r\nXF=4\r"
+    box.write("/opt/odd.env", odd)
     got = box.run(
         ["systemd-run", "-q", "--pipe", "--wait", "-pEnvironmentFile=/opt/odd.env", "env", "-0"]
     ).check()
     variables = dict(each.split("=", 1) for each in got.out.split("\0") if each.startswith("X"))
-    assert variables == {name: value for _, name, value in assignments(ODD_FILE) if name}
+    assert variables == {name: value for _, name, value in assignments(odd) if name}
+    box.sh(r"printf 'A=caf\351\n' >/opt/odd.env")
+    assert box.run(["systemd-run", "-q", "--wait", "-pEnvironmentFile=/opt/odd.env", "true"]).rc != 0
 
 
 ODD_FILE = r"""
@@ -228,7 +231,6 @@ c
 =X8=1
 X9="a"  "b"
 words 'X10=1
-XA='open
 XB=1
 """
 

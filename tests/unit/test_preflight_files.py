@@ -132,6 +132,7 @@ def test_environment_lines():
         ("# it's = \\\nA=1\n;\n#", [(2, "A", "1")]),
         ("1A=x\nB='", [(1, "", "1A=x"), (2, "B", "")]),
         ('A="\\', [(1, "A", "\\")]),
+        ("A=1\r\nB='2'\r\nC=3\\\r\nD=4\r", [(1, "A", "1"), (2, "B", "2"), (3, "C", "3"), (4, "D", "4")]),
     ],
 )
 def test_environment_values_as_systemd_reads_them(text: str, found: list[tuple[int, str, str]]):
@@ -175,6 +176,17 @@ def test_what_the_loader_reads_belongs_into_the_deployment_file(tmp_path: Path):
     (found,) = environment._check_file(path, [], optional=False)
     assert (found.severity, found.evidence) == ("error", f"{path}:1 sets LD_LIBRARY_PATH")
     assert "into the deployment file" in found.advice
+
+
+def test_line_ends_of_windows_and_bytes_that_are_no_text(tmp_path: Path):
+    path = tmp_path / "e.env"
+    for data, words in (
+        (b"A=1\r\n# caf\xe9\r\nB='2'\r\n", []),
+        (b"A=1\\\r\nB=2\r\n", [f"{path} has the line ends of Windows"]),
+        (b"A=1\nB=caf\xe9\n", [f"{path}:2 sets B to what is not UTF-8 text"]),
+    ):
+        path.write_bytes(data)
+        assert [each.evidence for each in environment._check_file(path, [], optional=False)] == words
 
 
 def test_drop_ins_in_the_order_of_systemd(tmp_path, monkeypatch):

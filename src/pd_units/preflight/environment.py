@@ -13,12 +13,14 @@ from pd_units.plan_environment import is_loader_variable
 from pd_units.preflight.base import Check, Result, Subject, bad, good, warning
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_KEY = re.compile(r"(?P<key>\S[^=\n]*)(?P<equals>=?)")
+_KEY = re.compile(r"(?P<key>\S[^=\n\r]*)(?P<equals>=?)")
+_END = re.compile(r"[\n\r]|\Z")
+_NOT_UTF8 = re.compile("[\udc80-\udcff]")
 _PIECE = re.compile(
     r"""[ \t]*(?:
     '(?P<single>[^']*)(?:'|\Z)
     | "(?P<double>(?:[^"\\]|\\.|\\\Z)*)(?:"|\Z)
-    | (?P<plain>(?:[^\n\\]|\\.|\\\Z)+)
+    | (?P<plain>(?:[^\n\r\\]|\\.|\\\Z)+)
     )""",
     re.DOTALL | re.VERBOSE,
 )
@@ -57,14 +59,14 @@ def _check_file(path: Path, units: list[UnitPlan], *, optional: bool) -> Iterato
     except PermissionError:
         yield from _mode(path, secret=True)  # if it holds any, it keeps them well
         return
-    text = data.decode("utf-8", errors="replace")
+    text = data.decode("utf-8", errors="surrogateescape")
     secret = False
     for number, name, value in assignments(text):
         where = f"{path}:{number}"
         secret = secret or is_secret(name, value)
         yield from _check_line(where, name, value, units)
-    if b"\r\n" in data:
-        advice = f"sed -i 's/\\r$//' {path}: the carriage return becomes part of every value"
+    if b"\\\r\n" in data:
+        advice = f"sed -i 's/\\r$//' {path}: systemd does not join lines at a backslash before them"
         yield bad(_NAME_OF_CHECK, f"{path} has the line ends of Windows", advice)
     if secret:
         yield from _mode(path, secret=True)
@@ -101,8 +103,8 @@ def assignments(text: str) -> Iterable[tuple[int, str, str]]:
 
 
 def _end_of_line(text: str, position: int) -> int:
-    end = text.find("\n", position)
-    return len(text) if end < 0 else end
+    end = _END.search(text, position)
+    return end.start() if end else len(text)
 
 
 def _value(text: str, position: int) -> tuple[str, int]:
@@ -112,9 +114,9 @@ def _value(text: str, position: int) -> tuple[str, int]:
         position = match.end()
         kind, piece = match.lastgroup, match[match.lastgroup or 0]
         if kind == "double":
-            piece = re.sub(r'\\(["\\$`])|\\\n', r"\1", piece)
+            piece = re.sub(r'\\(["\\$`])|\\[\n\r]', r"\1", piece)
         elif kind == "plain":
-            piece = re.sub(r"\\\n|\\(.)", r"\1", piece).rstrip()
+            piece = re.sub(r"\\[\n\r]|\\(.)", r"\1", piece).rstrip()
         pieces.append(piece)
         if kind == "plain":
             break  # a quote has a meaning at the beginning only
@@ -130,6 +132,9 @@ def _check_line(where: str, name: str, value: str, units: list[UnitPlan]) -> Ite
         else:
             advice = "systemd reads NAME=value lines, and skips others without a word"
             yield warning(_NAME_OF_CHECK, f"{where} is no assignment", advice)
+    elif _NOT_UTF8.search(value):
+        advice = "write it in UTF-8: systemd refuses the whole file, and the unit fails to start"
+        yield bad(_NAME_OF_CHECK, f"{where} sets {name} to what is not UTF-8 text", advice)
     elif name in _PINS and any(unit.gpus for unit in units):
         advice = "take it out: the deployment file's gpus decide, and this would win over them in silence"
         yield bad(_NAME_OF_CHECK, f"{where} sets {name}", advice)
