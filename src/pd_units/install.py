@@ -84,6 +84,8 @@ def conclude(
     known_good = kept is not None and kept.result is Result.READY
     if not known_good:
         _record(goal, outcome, result, report, at=clock.wall())
+        if kept is not None and kept.rolled_back and result is Result.READY:
+            write_outcome(goal.names, goal.index.generation, rolled_back=False)
     if ends:
         end_operation(goal.names)
         prune(goal.names, keep=(goal.index.generation,))
@@ -114,7 +116,6 @@ def _record(
             ended=at,
             message=outcome.message,
             seconds_to_ready=_seconds(report),
-            **({"rolled_back": False} if result is Result.READY else {}),
         )
     except HostError as error:
         raise HostError(

@@ -97,6 +97,21 @@ def test_without_a_spare_that_serves_nothing_is_taken_away(host: Host) -> None:
     assert len(workers(host)) == 4
 
 
+def test_what_moves_to_other_ports_is_installed_at_once(host: Host) -> None:
+    before = host.mains()
+    moved = {"port = 30012": "port = 30022", "port = 30010": "port = 30020", "port = 30001": "port = 30101"}
+    text = quad(B)
+    for old, new in moved.items():
+        text = text.replace(old, new)
+    host.write(text)
+    told = host.install()
+    assert told.rc == 0, (told.out, told.err)
+    assert told.json()["deployments"][0]["result"] == "ready"
+    after = host.mains()
+    assert [unit for unit in UNITS if after[unit] == before[unit]] == []
+    assert host.status()["state"] == "ready"
+
+
 def test_a_restart_goes_one_instance_at_a_time(host: Host) -> None:
     before = host.mains()
     client = Client(host.box)
