@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from rig.box import Box, Result, until
+from rig.box import Box, BoxError, Result, until
 
 NAME = "dsv4"
 PREFILL, DECODE, ROUTER = f"{NAME}-prefill.service", f"{NAME}-decode.service", f"{NAME}-router.service"
@@ -136,6 +136,17 @@ def traces(box: Box) -> list[str]:
     found += [line.split()[0] for line in loaded.splitlines() if line.strip()]
     found += [line for line in box.processes() if re.search(r"sglang|pd_units|pd-units", line)]
     return found
+
+
+def nothing_left(box: Box) -> None:
+    """Until no trace of ours is left: systemd unloads a unit that ended a moment later.
+
+    Raises: AssertionError with what is.
+    """
+    try:
+        until("nothing of ours", lambda: not traces(box), timeout_s=10)
+    except BoxError:
+        assert traces(box) == []
 
 
 def load_and_hang(box: Box, unit: str = DECODE, phase: str = "weights") -> None:

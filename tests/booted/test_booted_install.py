@@ -19,6 +19,7 @@ from serving import (
     installed,
     invocations,
     load_and_hang,
+    nothing_left,
     order,
     pd_units,
     traces,
@@ -198,7 +199,7 @@ def test_uninstall_leaves_nothing(box: Box) -> None:
     installed(box)
     removed = pd_units(box, "uninstall", "dsv4", "--purge", "--json").check().json()
     assert removed["changed"] is True
-    assert traces(box) == []
+    nothing_left(box)
     assert box.sh("systemctl --failed --no-legend --plain") == ""
     assert box.sh("ss -Hltn") == ""
     assert box.exists(FILE)  # the author's, not ours
@@ -216,7 +217,7 @@ def test_uninstall_keeps_what_it_was_not_asked_to_purge_and_installs_again(box: 
 def test_uninstall_while_loading(box: Box) -> None:
     load_and_hang(box)
     pd_units(box, "uninstall", "dsv4", "--purge").check()
-    assert traces(box) == []
+    nothing_left(box)
 
 
 def test_no_start_writes_and_enables_only(box: Box) -> None:
@@ -235,4 +236,4 @@ def test_another_engine_version_gets_the_options_that_it_has(box: Box) -> None:
     )
     complete(box)
     pd_units(box, "uninstall", "dsv4", "--purge").check()
-    assert traces(box) == []
+    nothing_left(box)

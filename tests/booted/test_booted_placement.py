@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from serving import BACKENDS, DECODE, PREFILL, ROUTER, deployment, installed, pd_units, traces, unit_of
+from serving import BACKENDS, DECODE, PREFILL, ROUTER, deployment, installed, nothing_left, pd_units, unit_of
 
 from rig.box import Box, until
 
@@ -90,4 +90,4 @@ def test_a_stopped_unit_is_not_measured(box: Box) -> None:
     assert found["verified"] is None
     assert found["reason"] == "it is not running"
     pd_units(box, "uninstall", "dsv4", "--purge").check()
-    assert traces(box) == []
+    nothing_left(box)

@@ -87,5 +87,5 @@ def test_each_users_archive_is_judged_by_itself(storage: Path) -> None:
     journal(storage, "user-1001@0b-09-09.journal", 10_000_000)
     journal(storage, "system@0c-01-01.journal", 10_000_000)
     journal(storage, "system.journal", 10_000_000, archived=False)
-    found = {Path(path).name for path in files_since(60_000_000, "") or ()}
+    found = {Path(file.path).name for file in files_since(60_000_000, "") or ()}
     assert found == {"user-1000@0a-02-07.journal", "system.journal"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import time
@@ -27,6 +26,7 @@ _MOST_ERRORS = 100
 _RETRY_S = 1.0
 _REFRESH_S = 0.05
 _SECOND_LOOK_S = 1.0
+_MOST_OPENINGS = 5
 # LineMax= of journald.conf(5) below this is not worth a look at every line.
 _SPLIT_MIN = 500
 
@@ -75,10 +75,17 @@ def _open_journal(life: Life) -> Any:
     """
     from systemd import journal
 
-    files = journal_files.files_since(life.since_mono_us, life.namespace)
-    if files:
-        with contextlib.suppress(OSError):  # one vanished meanwhile, or is damaged: the way below skips it
-            return journal.Reader(files=files)
+    for _ in range(_MOST_OPENINGS):
+        files = journal_files.files_since(life.since_mono_us, life.namespace)
+        if not files:
+            break
+        try:
+            reader = journal.Reader(files=[file.path for file in files])
+        except OSError:
+            continue  # one vanished meanwhile, or is damaged: the way below skips it
+        if journal_files.files_since(life.since_mono_us, life.namespace) == files:
+            return reader
+        reader.close()  # one was archived meanwhile: under its name lies another now
     options: dict[str, Any] = {"flags": journal.LOCAL_ONLY}
     if life.namespace:
         options["namespace"] = life.namespace

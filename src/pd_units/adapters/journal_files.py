@@ -11,6 +11,7 @@ import contextlib
 import functools
 import os
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 STORAGE = (Path("/var/log/journal"), Path("/run/log/journal"))
@@ -41,7 +42,15 @@ def _changed(folder: Path) -> int:
         return 0
 
 
-def files_since(since_mono_us: int, namespace: str) -> list[str] | None:
+@dataclass(frozen=True, slots=True)
+class JournalFile:
+    """A file under its name: archiving gives that name to another file."""
+
+    path: str
+    inode: int
+
+
+def files_since(since_mono_us: int, namespace: str) -> list[JournalFile] | None:
     """The files that can hold an entry written since then (CLOCK_MONOTONIC of this boot).
 
     None if it cannot be told: then every file is to be read.
@@ -49,7 +58,7 @@ def files_since(since_mono_us: int, namespace: str) -> list[str] | None:
     boot = boot_id()
     if not since_mono_us or not boot:
         return None
-    files: list[str] = []
+    files: list[JournalFile] = []
     for folder in directories(namespace):
         groups: dict[str, list[str]] = {}
         for name in _journals(folder):
@@ -60,8 +69,9 @@ def files_since(since_mono_us: int, namespace: str) -> list[str] | None:
                 path = f"{folder}/{name}"
                 if _is_archived(name) and _ended_before(path, boot, since_mono_us - _GUARD_US):
                     break  # and so did all that were archived before it
-                files.append(path)
-    return [file for file in files if os.access(file, os.R_OK)]
+                with contextlib.suppress(OSError):
+                    files.append(JournalFile(path, Path(path).stat().st_ino))
+    return [file for file in files if os.access(file.path, os.R_OK)]
 
 
 def _journals(folder: Path) -> list[str]:
