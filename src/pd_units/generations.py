@@ -25,7 +25,7 @@ from pd_units.errors import HostError
 from pd_units.index import Index, current_generation, index_from_json, index_to_json
 from pd_units.manifest import digest, require_known_schema
 from pd_units.naming import Names, Role
-from pd_units.render import RenderedUnit
+from pd_units.rendered import RenderedUnit
 
 # A life that ends by itself within this time after it was ready makes its generation unstable.
 STABLE_S = 60.0
@@ -46,7 +46,7 @@ class Result(StrEnum):
 class Generation:
     """One generation. Times are seconds since the epoch; `content` is a digest of its units' texts.
 
-    `replaces` is what was installed before it; `left` is when a rollback or an uninstall went away from it.
+    `replaces` is what was installed before it; `left` is when a rollback went away from it.
     """
 
     number: int
@@ -172,14 +172,18 @@ def note_left(names: Names, left: Iterable[int], *, back_to: int, at: float) -> 
         write_outcome(names, back_to, left=None)
 
 
-def leave_all(names: Names, *, at: float) -> None:
+def leave_all(names: Names) -> None:
     """Record that an uninstall goes away from every generation: what is free by then may be given to others.
 
     Raises: HostError 32.
     """
-    for number in numbers(names):
-        if _left(names, number) is None:
-            write_outcome(names, number, left=at)
+    if every := numbers(names):
+        write_json(uninstalled_path(names), {"schema": SCHEMA, "generation": every[-1]})
+
+
+def uninstalled_path(names: Names) -> Path:
+    """Where it is kept which generation was the last one before an uninstall."""
+    return names.state_dir / "uninstalled.json"
 
 
 def _left(names: Names, number: int) -> Any:
@@ -292,13 +296,15 @@ def last_good(names: Names, *, other_than: int) -> Generation | None:
     one before it. None that a rollback or an uninstall went away from, and none with the very same units.
     """
     every = read_generations(names)
+    number = (read_json(uninstalled_path(names)) or {}).get("generation")
+    uninstalled = number if isinstance(number, int) else 0
     here = next((each for each in every if each.number == other_than), None)
     good = [
         each
         for each in every
         if each.good
         and each.left is None
-        and each.number < other_than
+        and uninstalled < each.number < other_than
         and (here is None or each.content != here.content)
     ]
     replaced = [each for each in good if here is not None and each.number == here.replaces]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pd_units.adapters.files import read_json, remove, sweep, write_error
 from pd_units.changes import Change, ChangeSet, InstalledState, Kind, Ownership, is_own_service
 from pd_units.errors import Fault, HostError
-from pd_units.generations import leave_all
+from pd_units.generations import leave_all, uninstalled_path
 from pd_units.index import current_generation, index_path, installed_names
 from pd_units.installed import read_installed
 from pd_units.manifest import (
@@ -109,7 +109,7 @@ def uninstall(
         stop_unit(manager, clock, SLICE)
     if restore_retired:
         _restore(names, manager, say)
-    _forget(names, purge=purge, at=clock.wall())
+    _forget(names, purge=purge)
 
 
 def sweep_shared(names: Names) -> None:
@@ -153,12 +153,13 @@ def _restore(names: Names, manager: Manager, say: Callable[[str], None]) -> None
             manager.start(unit)
 
 
-def _forget(names: Names, *, purge: bool, at: float) -> None:
+def _forget(names: Names, *, purge: bool) -> None:
     """Remove what is kept of it, the operation record last.
 
     The history stays unless it is to be purged; nothing goes back to it by itself.
     """
-    keep = {operation_path(names).name, *(() if purge else ("generations", "starts"))}
+    history = ("generations", "starts", uninstalled_path(names).name)
+    keep = {operation_path(names).name, *(() if purge else history)}
     try:
         shutil.rmtree(names.run_dir, ignore_errors=True)
         for place in (index_path(names), manifest_path(names), *names.state_dir.iterdir()):
@@ -170,7 +171,7 @@ def _forget(names: Names, *, purge: bool, at: float) -> None:
                 place.unlink(missing_ok=True)
         if not installed_names():
             names.shared_manifest.unlink(missing_ok=True)
-        leave_all(names, at=at)
+        leave_all(names)
         end_operation(names)
         for folder in (names.state_dir, names.state_dir.parent, names.run_dir.parent):
             with contextlib.suppress(OSError):

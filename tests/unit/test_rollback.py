@@ -293,8 +293,11 @@ def test_what_was_uninstalled_is_not_gone_back_to_by_itself(host: FakeHost):
         purge=False,
         restore_retired=False,
     )
-    assert left(host) == [1]
     assert way_back(failed(host, "0.6"), ExitCode.UNIT_FAILED) is None
     with pytest.raises(HostError, match="no good generation"):
         target_of(host.names, None)
     assert target_of(host.names, 1).number == 1
+    host.install(host.units("0.5"))
+    good = way_back(failed(host, "0.4"), ExitCode.UNIT_FAILED)
+    assert good is not None
+    assert good.number == 3
