@@ -23,7 +23,7 @@ from pd_units.differences import (
 )
 from pd_units.ports import ActiveState, UnitStatus
 from pd_units.received import Received, texts_of
-from pd_units.render import RenderedUnit
+from pd_units.rendered import RenderedUnit
 
 
 class Kind(StrEnum):

@@ -12,7 +12,7 @@ from pd_units.generations import content_digest, numbers, read_generation
 from pd_units.index import Index
 from pd_units.manifest import read_operation
 from pd_units.naming import Names
-from pd_units.render import RenderedUnit
+from pd_units.rendered import RenderedUnit
 from pd_units.waiting import DeploymentReport
 
 

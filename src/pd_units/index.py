@@ -16,9 +16,6 @@ from pd_units.adapters.files import read_json, to_json_text
 from pd_units.errors import DeploymentError, ExitCode, HostError
 from pd_units.manifest import interrupted_names, manifest_path, read_operation, require_known_schema
 from pd_units.naming import STATE_ROOT, Names, Role, name_problem, under
-from pd_units.plan import Plan
-from pd_units.topology import UNKNOWN, HostTopology
-from pd_units.verification import is_placement_variable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,39 +66,6 @@ class Index:
     def backends(self) -> tuple[IndexUnit, ...]:
         """Its engines."""
         return tuple(each for each in self.units if each.role is not Role.ROUTER)
-
-
-def index_of(
-    plan: Plan,
-    *,
-    generation: int,
-    topology: HostTopology = UNKNOWN,
-    fragments: Mapping[str, str] | None = None,
-) -> Index:
-    """The index of a planned deployment; `fragments` are the digests of its unit files."""
-    known = fragments or {}
-    addresses = {gpu.index: gpu.pci_address for gpu in topology.gpus or () if gpu.pci_address}
-    flags = plan.deployment.engine.sm120
-    return Index(
-        name=plan.deployment.name,
-        generation=generation,
-        timeout_s=plan.deployment.readiness.longest_s,
-        smoke_test=plan.deployment.readiness.smoke_test,
-        units=tuple(
-            IndexUnit(
-                unit=each.unit,
-                role=each.role,
-                url=each.url,
-                gpus=tuple(each.gpus),
-                numa=tuple(each.numa_nodes),
-                cpus=each.cpus,
-                fragment=known.get(each.unit, ""),
-                environment={k: v for k, v in each.environment if k in flags or is_placement_variable(k)},
-                gpu_addresses={str(gpu): addresses[gpu] for gpu in each.gpus if gpu in addresses},
-            )
-            for each in plan.units
-        ),
-    )
 
 
 def index_path(names: Names) -> Path:

@@ -22,7 +22,7 @@ from pd_units.manifest import (
 from pd_units.naming import UNIT_DIR, Names
 from pd_units.ports import Manager
 from pd_units.received import file_digests, read_received, texts_of
-from pd_units.render import RenderedUnit
+from pd_units.rendered import RenderedUnit
 
 
 @dataclass(frozen=True, slots=True)

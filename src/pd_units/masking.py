@@ -1,6 +1,6 @@
 """Hides the values of secrets in unit files and command lines, word by word as systemd splits them.
 
-A secret is what `validate` calls one (model_check.is_secret): by the name of a variable or option, or by its
+A secret is what `validate` calls one (secrecy.is_secret): by the name of a variable or option, or by its
 own looks.
 """
 
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from pd_units.model_check import is_secret
+from pd_units.secrecy import is_secret
 from pd_units.unitfile import split_words
 
 HIDDEN: Final = "***"

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from pd_units.errors import ExitCode, Fault
 from pd_units.model_fields import Faults, join_key, kind_of
 from pd_units.model_types import ArgValue, Deployment, Instance, port_of
+from pd_units.secrecy import is_secret
 from pd_units.sm120 import lint_flags
 
-_SECRET_WORD = re.compile(
-    r"(?:^|[_-])(TOKEN|KEY|APIKEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)(?:$|[_-])", re.I
-)
-# Options and variables that count tokens, or name a file.
-_NO_SECRET = re.compile(
-    r"(?:PER|FIRST)[_-]TOKEN$|(?:^|[_-])TOKEN[_-](?:NUM|USAGE|DISTRIBUTION|LATENCY|MAP)|[_-](?:PATH|FILE)$",
-    re.I,
-)
-_SECRET_VALUE = re.compile(
-    r"hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|xox[abp]-\S+"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY|://[^\s:/@]*:[^\s/@]+@"
-)
 _SAME_ON_BOTH = (
     "disaggregation-transfer-backend",
     "disaggregation-decode-allocation-policy",
@@ -32,7 +20,6 @@ _SAME_ON_BOTH = (
 _ENGINE_PORTS = ("nccl-port", "gated-launch-port")
 _ROUTER_PORTS = ("prometheus-port",)
 _MEMORY_FRACTION = "mem-fraction-static"
-_WORTH_NOTHING = {"", "0", "1", "true", "false"}
 
 
 def check_alone(deployment: Deployment, faults: Faults) -> None:
@@ -205,13 +192,6 @@ def _environment_tables(deployment: Deployment) -> Iterator[tuple[str, Mapping[s
     yield from ((f"{each.where}.environment", each.environment) for each in deployment.instances)
     if deployment.router is not None:
         yield "router.environment", deployment.router.environment
-
-
-def is_secret(name: str, value: object) -> bool:
-    """Whether an option or variable looks as if it held a secret, by its name or its value."""
-    text = str(value)
-    named = isinstance(value, str) and _SECRET_WORD.search(name) and not _NO_SECRET.search(name)
-    return bool(named and text.lower() not in _WORTH_NOTHING) or _SECRET_VALUE.search(text) is not None
 
 
 def _lint_secrets(deployment: Deployment) -> Iterator[Fault]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pd_units.adapters.dbus import SystemdManager
 from pd_units.adapters.host import host_facts, verify_units
-from pd_units.adapters.patient import PatientManager
 from pd_units.changes import ChangeSet, Kind, plan_changes
 from pd_units.errors import DeploymentError, ExitCode, Fault, HostError
 from pd_units.generations import stored_deployment_path
 from pd_units.goal import Goal, next_number
-from pd_units.index import current_generation, index_of, installed_names, known_names, read_index
+from pd_units.index import current_generation, installed_names, known_names, read_index
 from pd_units.installed import read_installed, refuse_foreign
 from pd_units.manifest import manifest_path, read_manifest, read_operation
 from pd_units.model import Deployment, check_together, lint, parse_deployment, together_code
@@ -22,6 +19,7 @@ from pd_units.naming import CONFIG_DIR, Names
 from pd_units.pinning import moved_gpus
 from pd_units.placing import deployment_path, require_safe
 from pd_units.plan import Plan, make_plan
+from pd_units.plan_index import index_of
 from pd_units.ports import Manager
 from pd_units.preflight import Check, Subject, require, run_checks
 from pd_units.received import fragment_digest
@@ -134,28 +132,6 @@ def read_sources(paths: Sequence[Path]) -> tuple[Source, ...]:
             "the deployments do not fit together", faults=faults, exit_code=together_code(faults)
         )
     return tuple(sources)
-
-
-def connect(*, needed: bool) -> Manager | None:
-    """The manager; None if it does not answer and is not needed. Raises: HostError 30."""
-    try:
-        return PatientManager(SystemdManager())
-    except HostError:
-        if needed:
-            raise
-        return None
-
-
-def require_root(verb: str) -> None:
-    """Raises: HostError 31."""
-    if os.geteuid() != 0:
-        raise HostError(
-            f"{verb} needs root",
-            detail="it writes units and asks systemd to run them",
-            hint=f"sudo pd-units {verb} ..."
-            + (", or --check to see what it would do" if verb in ("install", "uninstall") else ""),
-            exit_code=ExitCode.NOT_AUTHORISED,
-        )
 
 
 def plan_sources(

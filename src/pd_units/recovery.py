@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from pd_units.access import connect
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import Busy, locked
 from pd_units.errors import ExitCode, PdUnitsError
@@ -15,7 +16,6 @@ from pd_units.install import Installer, conclude
 from pd_units.manifest import Operation, end_operation, interrupted_names, read_operation
 from pd_units.naming import Names
 from pd_units.ports import Manager
-from pd_units.prepare import connect
 from pd_units.rollback import stored_goal
 from pd_units.uninstall import plan_uninstall, uninstall
 

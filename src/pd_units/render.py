@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 import jinja2
 
 from pd_units import quoting
 from pd_units.errors import Fault, TemplateError
-from pd_units.naming import UNIT_DIR, Role
 from pd_units.plan import Plan, UnitPlan
-from pd_units.resources import read_shipped_units, read_templates
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedUnit:
-    """One unit file; `role` is None for the units that are shipped as they are."""
-
-    name: str
-    text: str
-    role: Role | None
-
-    @property
-    def path(self) -> str:
-        """Where it is installed."""
-        return str(UNIT_DIR / self.name)
+from pd_units.rendered import RenderedUnit
+from pd_units.resources import read_templates
 
 
 class _Lines(str):
@@ -43,11 +28,6 @@ def render_units(plan: Plan, *, templates: Mapping[str, str] | None = None) -> t
     """
     environment = _shipped() if templates is None else _environment(templates)
     return tuple(RenderedUnit(unit.unit, _render(environment, unit), unit.role) for unit in plan.units)
-
-
-def shipped_units() -> tuple[RenderedUnit, ...]:
-    """The target and the slice, verbatim."""
-    return tuple(RenderedUnit(name, text, None) for name, text in read_shipped_units().items())
 
 
 @cache

@@ -28,7 +28,7 @@ from pd_units.naming import Names
 from pd_units.placing import require_safe
 from pd_units.ports import Clock, Manager
 from pd_units.received import fragment_digest
-from pd_units.render import RenderedUnit
+from pd_units.rendered import RenderedUnit
 from pd_units.schedule import drained_router
 from pd_units.shared import shared_units
 

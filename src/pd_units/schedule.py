@@ -17,7 +17,7 @@ from pd_units.naming import Role, stem
 from pd_units.plan_argv import url_of
 from pd_units.ports import ActiveState
 from pd_units.received import texts_of
-from pd_units.render import RenderedUnit
+from pd_units.rendered import RenderedUnit
 from pd_units.unitfile import parse_command
 
 # Decode before prefill: a prefill that serves an older decode is what the pair's protocol allows for longer.

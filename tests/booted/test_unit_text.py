@@ -22,7 +22,8 @@ from pd_units.model import parse_deployment
 from pd_units.model_fields import text_problem
 from pd_units.plan import HostFacts, UnitPlan, make_plan
 from pd_units.quoting import quote_argument, quote_word
-from pd_units.render import render_units, shipped_units
+from pd_units.render import render_units
+from pd_units.rendered import shipped_units
 from pd_units.topology import UNKNOWN
 
 UNITS = "/etc/systemd/system"

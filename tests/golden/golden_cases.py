@@ -25,7 +25,8 @@ from pathlib import Path
 
 from pd_units.model import Deployment, parse_deployment
 from pd_units.plan import HostFacts, Plan, make_plan
-from pd_units.render import RenderedUnit, render_units
+from pd_units.render import render_units
+from pd_units.rendered import RenderedUnit
 from pd_units.topology import UNKNOWN, HostTopology
 from pd_units.topology_json import topology_from_json
 

@@ -21,7 +21,8 @@ from pd_units.errors import DeploymentError
 from pd_units.model import parse_deployment
 from pd_units.naming import stem
 from pd_units.plan import HostFacts, make_plan
-from pd_units.render import RenderedUnit, render_units, shipped_units
+from pd_units.render import render_units
+from pd_units.rendered import RenderedUnit, shipped_units
 from pd_units.resources import preset_names, read_preset
 from pd_units.topology import UNKNOWN
 from pd_units.unitfile import UnitFile, parse_command, parse_unit

@@ -14,7 +14,7 @@ from pd_units.install import Installer, conclude
 from pd_units.installed import read_installed, refuse_foreign
 from pd_units.naming import Names, Role
 from pd_units.received import fragment_digest
-from pd_units.render import RenderedUnit
+from pd_units.rendered import RenderedUnit
 from pd_units.schedule import drained_router
 from pd_units.waiting import Outcome
 

@@ -10,7 +10,7 @@ from pd_units.changes import InstalledState, InstalledUnit, Kind, Ownership, pla
 from pd_units.differences import describe, main_changes, unified
 from pd_units.masking import mask
 from pd_units.ports import ActiveState, UnitStatus
-from pd_units.render import RenderedUnit
+from pd_units.rendered import RenderedUnit
 
 UNIT = """[Unit]
 Description=a

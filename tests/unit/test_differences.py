@@ -14,7 +14,7 @@ from pd_units.execstart import exec_start
 from pd_units.naming import Names
 from pd_units.ports import ActiveState, UnitStatus
 from pd_units.received import Received, file_digests, fragment_digest
-from pd_units.render import RenderedUnit
+from pd_units.rendered import RenderedUnit
 from pd_units.routing import declared_workers
 
 UNIT = (

@@ -19,8 +19,8 @@ from pd_units.differences import (
     unified,
 )
 from pd_units.masking import mask
-from pd_units.model_check import is_secret
 from pd_units.quoting import quote_argument, quote_word
+from pd_units.secrecy import is_secret
 
 HF = "hf_" + "a1" * 15
 

@@ -9,7 +9,8 @@ import pytest
 from pd_units.errors import TemplateError
 from pd_units.model import parse_deployment
 from pd_units.plan import HostFacts, Plan, make_plan
-from pd_units.render import render_units, shipped_units
+from pd_units.render import render_units
+from pd_units.rendered import shipped_units
 from pd_units.resources import TEMPLATE_NAMES, read_templates
 from pd_units.topology import UNKNOWN
 from pd_units.unitfile import parse_unit

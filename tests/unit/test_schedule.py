@@ -11,7 +11,7 @@ from pd_units.differences import main_directives
 from pd_units.naming import Role
 from pd_units.ports import ActiveState, UnitStatus
 from pd_units.received import Received
-from pd_units.render import RenderedUnit
+from pd_units.rendered import RenderedUnit
 from pd_units.schedule import Do, Step, drained_router, moved, rolling, schedule
 
 P0, P1, D0, D1, R, T = "p0", "p1", "d0", "d1", "r", "target"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from deployments import NAME, SHARED, FakeHost
 
+from pd_units.access import require_root
 from pd_units.adapters import files
 from pd_units.errors import HostError
 from pd_units.manifest import operation_words, read_operation
-from pd_units.prepare import require_root
 from pd_units.uninstall import plan_uninstall, uninstall
 
 

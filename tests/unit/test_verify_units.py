@@ -8,7 +8,7 @@ import pytest
 
 from pd_units.adapters.host import verify_units
 from pd_units.errors import TemplateError
-from pd_units.render import RenderedUnit
+from pd_units.rendered import RenderedUnit
 
 UNITS = [RenderedUnit("a-x.service", "[Service]\nExecStart=/opt/none/bin/python -m x\n", None)]
 MISSING = "a-x.service: Command /opt/none/bin/python is not executable: No such file or directory"

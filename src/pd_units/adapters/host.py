@@ -16,7 +16,7 @@ from pd_units.model import Deployment
 from pd_units.naming import under
 from pd_units.plan import DEFAULT_SYSTEMD, HostFacts
 from pd_units.ports import Manager
-from pd_units.render import RenderedUnit
+from pd_units.rendered import RenderedUnit
 from pd_units.topology import HostTopology
 
 _VERIFY_TIMEOUT_S = 60.0

@@ -36,9 +36,9 @@ def read_lives(name: str) -> Sequence[UnitText]:
 
     Raises: DeploymentError 10 if there is none, HostError 30 without systemd, 42 for an unreadable journal.
     """
+    from pd_units.access import connect
     from pd_units.adapters import journal
     from pd_units.observe import observe
-    from pd_units.prepare import connect
 
     index = read_index(name)
     if index is None:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from pd_units.access import connect
 from pd_units.cli.answers import whole
 from pd_units.cli.install import show
 from pd_units.cli.options import skip_option, topology_of, topology_option
 from pd_units.cli.output import json_option
-from pd_units.prepare import Choices, connect, deployment_files, plan_sources, prepare, read_sources
+from pd_units.prepare import Choices, deployment_files, plan_sources, prepare, read_sources
 
 
 @click.command(name="diff")

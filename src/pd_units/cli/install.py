@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from pd_units.access import connect, require_root
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
 from pd_units.adapters.offline import OfflineManager
@@ -28,12 +29,10 @@ from pd_units.ports import Manager
 from pd_units.prepare import (
     Choices,
     Prepared,
-    connect,
     deployment_files,
     plan_sources,
     prepare,
     read_sources,
-    require_root,
     warnings_of,
 )
 from pd_units.report import changes_text, status_text

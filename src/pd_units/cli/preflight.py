@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
+from pd_units.access import connect
 from pd_units.cli.options import skip_option, topology_of, topology_option
 from pd_units.cli.output import emit, envelope, json_option, warn
 from pd_units.errors import ExitCode
 from pd_units.preflight import CHECKS, Check, Severity, run_checks
 from pd_units.prepare import (
     Choices,
-    connect,
     deployment_files,
     plan_sources,
     read_sources,

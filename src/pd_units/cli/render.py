@@ -12,7 +12,8 @@ from pd_units.cli.output import emit, envelope, json_option, warn
 from pd_units.errors import ExitCode, HostError
 from pd_units.model import lint, read_deployment
 from pd_units.plan import make_plan
-from pd_units.render import RenderedUnit, render_units, shipped_units
+from pd_units.render import render_units
+from pd_units.rendered import RenderedUnit, shipped_units
 
 
 @click.command()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pd_units.access import connect, require_root
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
 from pd_units.adapters.signals import deal_with, stoppable
@@ -17,7 +18,6 @@ from pd_units.measuring import with_placement
 from pd_units.naming import Role
 from pd_units.placing import require_safe
 from pd_units.ports import Manager
-from pd_units.prepare import connect, require_root
 from pd_units.report import status_text
 from pd_units.restarting import ORDER, restart_steps
 from pd_units.steps import Stepper

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import click
 
+from pd_units.access import connect, require_root
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
 from pd_units.adapters.signals import deal_with, stoppable
@@ -20,7 +21,6 @@ from pd_units.install import Installer, conclude
 from pd_units.measuring import with_placement
 from pd_units.naming import Names
 from pd_units.ports import Manager
-from pd_units.prepare import connect, require_root
 from pd_units.report import changes_text, status_text
 from pd_units.rollback import stored_goal, target_of
 

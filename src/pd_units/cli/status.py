@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import click
 
+from pd_units.access import connect
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.errors import ExitCode
 from pd_units.index import Index, read_indexes
@@ -13,7 +14,6 @@ from pd_units.manifest import read_operation
 from pd_units.measuring import with_placement
 from pd_units.observe import UnitState
 from pd_units.ports import Manager
-from pd_units.prepare import connect
 from pd_units.report import status_text
 from pd_units.waiting import DeploymentReport, SmokeTests, observe_deployment
 

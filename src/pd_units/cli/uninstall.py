@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import click
 
+from pd_units.access import connect, require_root
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
 from pd_units.adapters.signals import deal_with, stoppable
@@ -19,7 +20,6 @@ from pd_units.index import known_names, read_index
 from pd_units.manifest import manifest_path, note_stopped, operation_path, read_operation, what_next
 from pd_units.naming import RUN_ROOT, Names, name_problem
 from pd_units.ports import Manager
-from pd_units.prepare import connect, require_root
 from pd_units.report import changes_text
 from pd_units.uninstall import plan_uninstall, sweep_shared, uninstall
 

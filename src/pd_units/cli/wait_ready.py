@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pd_units.access import connect
 from pd_units.adapters.clock import SystemClock
 from pd_units.cli.options import DURATION
 from pd_units.cli.output import emit, envelope, json_option
@@ -13,7 +14,6 @@ from pd_units.index import read_indexes
 from pd_units.measuring import with_placement
 from pd_units.naming import Role
 from pd_units.observe import UnitReport
-from pd_units.prepare import connect
 from pd_units.report import status_text
 from pd_units.steps import ROUTER_S
 from pd_units.waiting import wait_until_ready

@@ -7,10 +7,10 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pd_units.model_check import is_secret
 from pd_units.plan import UnitPlan
 from pd_units.plan_environment import is_loader_variable
 from pd_units.preflight.base import Check, Result, Subject, bad, good, warning
+from pd_units.secrecy import is_secret
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _KEY = re.compile(r"(?P<key>\S[^=\n\r]*)(?P<equals>=?)")
