@@ -74,12 +74,17 @@ def _record(task: Task, environment: Mapping[str, str]) -> None:
         _keep_start(task, end, live, status)
     say(f"{stem(task.unit)} ended: {end.cause}" + (f": {end.advice}" if end.advice else ""))
     if not end.retried and manager is not None:
-        _give_up(task, end, manager)
+        _give_up(task, end, manager, status)
 
 
-def _give_up(task: Task, end: EndOfLife, manager: Manager) -> None:
-    """Cancel the automatic restart, unless somebody has asked for another start meanwhile."""
-    if manager.unit(task.unit).job_type in ("start", "restart"):
+def _give_up(task: Task, end: EndOfLife, manager: Manager, before: UnitStatus | None) -> None:
+    """Cancel the automatic restart, unless somebody has asked for another start since `before`.
+
+    A job that was there before is the one of the start that failed.
+    """
+    present = manager.unit(task.unit)
+    known = before.job_id if before is not None else present.job_id
+    if present.job_id != known and present.job_type in ("start", "restart"):
         return
     say(f"{stem(task.unit)} is not restarted: {end.cause} comes back until the deployment is changed")
     manager.stop(task.unit)
