@@ -8,7 +8,7 @@ from typing import Any
 
 from pd_units.changes import ChangeSet, InstalledState, Kind
 from pd_units.errors import ExitCode, PdUnitsError
-from pd_units.generations import content_digest, numbers, read_generation
+from pd_units.generations import content_digest, numbers, read_generation, read_generations
 from pd_units.index import Index
 from pd_units.manifest import read_operation
 from pd_units.naming import Names
@@ -85,15 +85,21 @@ class Installed:
 def next_number(names: Names, rendered: Sequence[RenderedUnit], changes: ChangeSet, current: int) -> int:
     """The generation that an install would be.
 
-    A new number where files change; the interrupted install's own where it is finished; else the current one.
+    A new number where files change; the interrupted install's own where it is finished; else the current one,
+    or where the index is lost the last one of the same units.
     """
     operation = read_operation(names)
     if operation is not None and operation.generation:
         begun = read_generation(names, operation.generation)
         if begun is not None and begun.content == content_digest(rendered):
             return operation.generation
-    if current and not changes.of(Kind.WRITE, Kind.REMOVE):
-        return current
+    if not changes.of(Kind.WRITE, Kind.REMOVE):
+        if current:
+            return current
+        content = content_digest(rendered)
+        same = [each.number for each in read_generations(names) if each.content == content]
+        if same:
+            return same[-1]
     return max((*numbers(names), current), default=0) + 1
 
 

@@ -16,6 +16,7 @@ from pd_units.generations import (
     write_outcome,
 )
 from pd_units.goal import Goal, Installed
+from pd_units.index import current_generation
 from pd_units.manifest import end_operation, note_stopped, read_operation, what_next
 from pd_units.observe import UnitState
 from pd_units.placing import Placer
@@ -44,7 +45,8 @@ class Installer:
         began = self._clock.wall()
         try:
             pending = read_operation(goal.names)
-            if goal.changes.changed or pending is not None:
+            lost = not current_generation(goal.names.deployment, goal.names.root)  # its index is written anew
+            if goal.changes.changed or pending is not None or lost:
                 under_way = goal.makes_generation or pending is not None
                 with contextlib.suppress(HostError):  # a full disk is met, and told, below
                     keep_judgements(goal.names, but=goal.index.generation if under_way else 0)

@@ -16,7 +16,7 @@ from pd_units.adapters.signals import Stopped
 from pd_units.changes import Kind
 from pd_units.errors import ExitCode, HostError, TemplateError
 from pd_units.generations import read_generation
-from pd_units.index import current_generation
+from pd_units.index import current_generation, index_path
 from pd_units.manifest import (
     Phase,
     manifest_path,
@@ -48,6 +48,21 @@ def test_a_bare_host_gets_it_all_and_a_second_install_nothing(host: FakeHost):
     again = host.install(units)
     assert (again.exit_code, again.result, again.changed, again.generation) == (0, "unchanged", False, 1)
     assert len(host.manager.calls) == calls
+
+
+@pytest.mark.parametrize("text", [None, "{"])
+def test_an_index_that_is_lost_is_written_anew_by_an_install_of_the_same(host: FakeHost, text: str | None):
+    host.install(host.units("0.7"))
+    host.install(host.units("0.6"))
+    path = index_path(host.names)
+    before = path.read_text()
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    done = host.install(host.units("0.6"))
+    assert (done.result, done.generation) == ("unchanged", 2)
+    assert path.read_text() == before
+    assert read_operation(host.names) is None
 
 
 def test_the_recovery_is_enabled_before_the_operation_begins(host: FakeHost):
