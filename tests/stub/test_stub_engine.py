@@ -66,6 +66,11 @@ class Stub:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
+    def kill_all(self) -> None:
+        """It and whatever it started: they are a session of their own."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
     def _read(self) -> None:
         assert self.process.stdout is not None
         while data := os.read(self.process.stdout.fileno(), 65536):
@@ -113,7 +118,7 @@ def start(sites: dict[str, Path], tmp_path: Path) -> Iterator[object]:
         def go(*options: str, orders: str = "", version: str = "0.5.13", port: int | None = None) -> Stub:
             stub = Stub(sites[version], tmp_path, list(options), orders, port)
             stack.callback(stub.process.wait)
-            stack.callback(stub.process.kill)
+            stack.callback(stub.kill_all)
             return stub
 
         yield go
