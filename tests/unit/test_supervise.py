@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pd_units.adapters import journal_files, notify
-from pd_units.adapters.journal_files import files_since
+from pd_units.adapters.journal_files import files_since, listing
 from pd_units.diagnosis import Classifier, load_rules
 from pd_units.router_api import missing_workers
 from pd_units.supervise.record import _comes_back, _exit_status
@@ -87,5 +87,5 @@ def test_each_users_archive_is_judged_by_itself(storage: Path) -> None:
     journal(storage, "user-1001@0b-09-09.journal", 10_000_000)
     journal(storage, "system@0c-01-01.journal", 10_000_000)
     journal(storage, "system.journal", 10_000_000, archived=False)
-    found = {Path(file.path).name for file in files_since(60_000_000, "") or ()}
+    found = {Path(path).name for path in files_since(listing(""), 60_000_000) or ()}
     assert found == {"user-1000@0a-02-07.journal", "system.journal"}

@@ -76,14 +76,15 @@ def _open_journal(life: Life) -> Any:
     from systemd import journal
 
     for _ in range(_MOST_OPENINGS):
-        files = journal_files.files_since(life.since_mono_us, life.namespace)
+        found = journal_files.listing(life.namespace)
+        files = journal_files.files_since(found, life.since_mono_us)
         if not files:
             break
         try:
-            reader = journal.Reader(files=[file.path for file in files])
+            reader = journal.Reader(files=files)
         except OSError:
             continue  # one vanished meanwhile, or is damaged: the way below skips it
-        if journal_files.files_since(life.since_mono_us, life.namespace) == files:
+        if journal_files.listing(life.namespace) == found:
             return reader
         reader.close()  # one was archived meanwhile: under its name lies another now
     options: dict[str, Any] = {"flags": journal.LOCAL_ONLY}

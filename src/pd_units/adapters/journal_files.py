@@ -11,9 +11,9 @@ import contextlib
 import functools
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 
+Listing = dict[str, dict[str, int]]
 STORAGE = (Path("/var/log/journal"), Path("/run/log/journal"))
 _HEADER_BYTES = 208
 _SIGNATURE = b"LPKSHHRH"
@@ -42,44 +42,46 @@ def _changed(folder: Path) -> int:
         return 0
 
 
-@dataclass(frozen=True, slots=True)
-class JournalFile:
-    """A file under its name: archiving gives that name to another file."""
+def listing(namespace: str) -> Listing:
+    """The journal files in each directory that there is: name -> inode.
 
-    path: str
-    inode: int
+    Archiving gives a file another name, and its name to another file: then two listings differ.
+    """
+    found: Listing = {}
+    for folder in directories(namespace):
+        try:
+            with os.scandir(folder) as entries:
+                found[str(folder)] = {each.name: each.inode() for each in entries if _is_journal(each.name)}
+        except OSError:
+            continue
+    return found
 
 
-def files_since(since_mono_us: int, namespace: str) -> list[JournalFile] | None:
-    """The files that can hold an entry written since then (CLOCK_MONOTONIC of this boot).
+def files_since(found: Listing, since_mono_us: int) -> list[str] | None:
+    """The files of a listing that can hold an entry written since then (CLOCK_MONOTONIC of this boot).
 
     None if it cannot be told: then every file is to be read.
     """
     boot = boot_id()
     if not since_mono_us or not boot:
         return None
-    files: list[JournalFile] = []
-    for folder in directories(namespace):
+    files: list[str] = []
+    for folder, names in found.items():
         groups: dict[str, list[str]] = {}
-        for name in _journals(folder):
+        for name in names:
             # NAME@SEQNUM_ID-HEAD_SEQNUM-HEAD_REALTIME.journal: in order, within one NAME and SEQNUM_ID
             groups.setdefault(name.rsplit("-", 2)[0] if _is_archived(name) else name, []).append(name)
-        for names in groups.values():
-            for name in sorted(names, reverse=True):
+        for group in groups.values():
+            for name in sorted(group, reverse=True):
                 path = f"{folder}/{name}"
                 if _is_archived(name) and _ended_before(path, boot, since_mono_us - _GUARD_US):
                     break  # and so did all that were archived before it
-                with contextlib.suppress(OSError):
-                    files.append(JournalFile(path, Path(path).stat().st_ino))
-    return [file for file in files if os.access(file.path, os.R_OK)]
+                files.append(path)
+    return [file for file in files if os.access(file, os.R_OK)]
 
 
-def _journals(folder: Path) -> list[str]:
-    try:
-        names = [path.name for path in folder.iterdir()]
-    except OSError:
-        return []
-    return [name for name in names if name.endswith((".journal", ".journal~"))]
+def _is_journal(name: str) -> bool:
+    return name.endswith((".journal", ".journal~"))
 
 
 def _is_archived(name: str) -> bool:

@@ -57,7 +57,7 @@ from pd_units.verdicts import LiveVerdict
 # journald tells of new entries up to 250 ms late; they can be read at once. This is how often it is looked:
 # often while the ready line may come any moment, less often while weights load.
 _LOOK_S = 0.02
-_LOOK_NEARLY_S = 0.012
+_LOOK_NEARLY_S = 0.016
 _NEARLY = ("serving", "warming")
 # The rest is done when something has happened, and this often: clocks, processes, questions, reports.
 _TURN_S = 0.25
