@@ -97,7 +97,7 @@ class _Status(click.ParamType):  # type: ignore[type-arg, unused-ignore]
             self.fail(str(error), param, ctx)
 
 
-@click.command(short_help="Verdict and cause of a start-up log.")
+@click.command(short_help="Say what became of a start, and why.")
 @click.argument("source", metavar="[FILE|-|NAME]", required=False)
 @click.option(
     "--exit-status",
@@ -110,6 +110,7 @@ def command(source: str | None, exit_status: ExitStatus | None, as_json: bool) -
 
     Reads a log file, stdin (-), or the journal of the installed deployment NAME. Of several lives in one
     log the newest counts. A verdict is never a guess: what the text does not prove is starting or unknown.
+    The exit code is 0 whatever the verdict.
     """
     if source is None:
         if sys.stdin.isatty():

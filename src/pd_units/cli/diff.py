@@ -14,7 +14,7 @@ from pd_units.cli.output import json_option
 from pd_units.prepare import Choices, deployment_files, plan_sources, prepare, read_sources
 
 
-@click.command(name="diff")
+@click.command(name="diff", short_help="Show what install would change, and why.")
 @click.argument("files", nargs=-1, metavar="[FILE|NAME...]")
 @click.option("--exit-code", "pending_code", is_flag=True, help="Exit 50 if changes are pending.")
 @skip_option
@@ -28,7 +28,11 @@ def command(
     topology_file: Path | None,
     as_json: bool,
 ) -> int:
-    """Show what install would change: a unified diff, and each change with its reason."""
+    """Show what install would change: a unified diff, and each change with its reason.
+
+    Without an argument: every /etc/pd-units/*.toml; NAME stands for the file of an installed deployment, as
+    it was installed. Needs no root, but for a NAME.
+    """
     choices = Choices(skip=frozenset(skip), adopt=True)
     manager = connect(needed=False)
     sources = read_sources(deployment_files(files))

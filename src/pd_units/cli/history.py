@@ -13,11 +13,14 @@ from pd_units.naming import Names, stem
 from pd_units.report import table
 
 
-@click.command(name="history")
+@click.command(name="history", short_help="Show the generations of a deployment.")
 @click.argument("name")
 @json_option
 def command(name: str, as_json: bool) -> int:
-    """Show the generations of a deployment: when, what changed, what came of it, and the time to ready."""
+    """Show the generations of a deployment: when, what changed, what came of it, and the time to ready.
+
+    Needs no root. A star marks the generation that is installed.
+    """
     names = Names(name)
     generations = read_generations(names)
     index = read_index(name)

@@ -15,13 +15,20 @@ from pd_units.resources import preset_names, read_preset
 from pd_units.topology import format_cpu_list
 
 
-@click.command()
+@click.command(short_help="Write a deployment file for this host.")
 @click.option(
-    "--preset", type=click.Choice(preset_names()), default="dsv4-pd", show_default=True, metavar="NAME"
+    "--preset",
+    type=click.Choice(preset_names()),
+    default="dsv4-pd",
+    show_default=True,
+    metavar="NAME",
+    help="The preset to begin with.",
 )
-@click.option("--list", "list_presets", is_flag=True, help="Name the presets.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write into this file.")
-@click.option("--force", is_flag=True, help="Overwrite the file if it is there.")
+@click.option("--list", "list_presets", is_flag=True, help="Name the presets, and write nothing.")
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write into FILE, not to stdout."
+)
+@click.option("--force", is_flag=True, help="Overwrite FILE if it is there.")
 @topology_option
 @json_option
 def command(

@@ -45,10 +45,10 @@ from pd_units.rollback import (
 )
 
 
-@click.command(name="install")
+@click.command(name="install", short_help="Write, enable and start deployments; wait until ready.")
 @click.argument("files", nargs=-1, metavar="[FILE|NAME...]")
-@click.option("--check", is_flag=True, help="Show what would change, change nothing; needs no root.")
-@click.option("--diff", is_flag=True, help="Show unit files' differences, secrets masked.")
+@click.option("--check", is_flag=True, help="Show what would change, change nothing; a FILE needs no root.")
+@click.option("--diff", is_flag=True, help="Show unified diffs too, secrets masked.")
 @click.option(
     "--exit-code", "pending_code", is_flag=True, help="With --check: exit 50 if changes are pending."
 )
@@ -67,8 +67,17 @@ from pd_units.rollback import (
 )
 @click.option("--no-rollback", is_flag=True, help="Leave a failed install as it is.")
 @click.option("--force", is_flag=True, help="Retry what failed before; restart everything at once.")
-@click.option("--timeout", type=DURATION, help="Longest wait for readiness (default: from [readiness]).")
-@click.option("--lock-timeout", type=DURATION, default=10.0, help="Longest wait for another pd-units.")
+@click.option(
+    "--timeout",
+    type=DURATION,
+    help="Longest wait for readiness (default: twice [readiness] timeout, plus 3 min).",
+)
+@click.option(
+    "--lock-timeout",
+    type=DURATION,
+    default=10.0,
+    help="Longest wait for another pd-units (default: 10 s).",
+)
 @click.option(
     "--adopt",
     "--overwrite",
@@ -99,8 +108,8 @@ def command(
 ) -> int:
     """Write, enable and start deployments in dependency order, and wait until they are ready.
 
-    Without FILE: every /etc/pd-units/*.toml; NAME stands for the file of an installed deployment. A second
-    install changes nothing and says so.
+    Without an argument: every /etc/pd-units/*.toml; NAME stands for the file of an installed deployment, as
+    it was installed: name the FILE after you have edited it. A second install changes nothing and says so.
     """
     if not check:
         require_root("install")

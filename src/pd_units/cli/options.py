@@ -45,7 +45,7 @@ topology_option = click.option(
     "--topology",
     "topology_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Take GPUs and NUMA nodes from a file (`pd-units topology --json`), not from this host.",
+    help="Take GPUs and NUMA nodes from FILE (`pd-units topology --json`), not from this host.",
 )
 
 

@@ -23,9 +23,11 @@ from pd_units.prepare import (
 from pd_units.report import table
 
 
-@click.command(name="preflight")
+@click.command(name="preflight", short_help="Check whether this host can run a deployment.")
 @click.argument("files", nargs=-1, metavar="[FILE|NAME...]")
-@click.option("--list", "list_checks", is_flag=True, help="Name the checks and what each looks at.")
+@click.option(
+    "--list", "list_checks", is_flag=True, help="Name the checks and what each looks at, and check nothing."
+)
 @skip_option
 @topology_option
 @json_option
@@ -38,7 +40,8 @@ def command(
 ) -> int:
     """Check whether this host can run a deployment, each check with its evidence.
 
-    Needs no root, and sees more with it.
+    Without an argument: every /etc/pd-units/*.toml; NAME stands for the file of an installed deployment, as
+    it was installed. Needs no root, and sees more with it. Exit code 13 if a check of severity error failed.
     """
     if list_checks:
         rows = [(name, (check.__doc__ or "").split("\n")[0]) for name, check in CHECKS.items()]

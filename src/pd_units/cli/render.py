@@ -16,9 +16,15 @@ from pd_units.render import render_units
 from pd_units.rendered import RenderedUnit, shipped_units
 
 
-@click.command()
+@click.command(short_help="Print the units of a deployment.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the units into this directory.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write the units into DIR, not to stdout.",
+)
 @topology_option
 @json_option
 def command(file: Path, output: Path | None, topology_file: Path | None, as_json: bool) -> None:

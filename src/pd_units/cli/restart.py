@@ -24,14 +24,30 @@ from pd_units.steps import Stepper
 from pd_units.waiting import Outcome
 
 
-@click.command(name="restart")
+@click.command(name="restart", short_help="Restart deployments, one role at a time.")
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @click.option(
-    "--role", type=click.Choice([str(role) for role in Role]), multiple=True, help="Only these roles."
+    "--role",
+    type=click.Choice([str(role) for role in Role]),
+    multiple=True,
+    help="Only units of this role; may be repeated.",
 )
-@click.option("--force", is_flag=True, help="All instances of a role at once, though no pair serves then.")
-@click.option("--timeout", type=DURATION, help="Longest wait for each role (default: from [readiness]).")
-@click.option("--lock-timeout", type=DURATION, default=10.0, help="Longest wait for another pd-units.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Restart all instances of a role at once, though no pair serves then.",
+)
+@click.option(
+    "--timeout",
+    type=DURATION,
+    help="Longest wait for each role (default: twice [readiness] timeout, plus 3 min).",
+)
+@click.option(
+    "--lock-timeout",
+    type=DURATION,
+    default=10.0,
+    help="Longest wait for another pd-units (default: 10 s).",
+)
 @json_option
 def command(
     names: tuple[str, ...],
@@ -43,7 +59,8 @@ def command(
 ) -> int:
     """Restart deployments in order, one role at a time, each waited for.
 
-    Of several instances of a role one at a time: the others go on serving.
+    Without a NAME: every installed deployment. Of several instances of a role one at a time: the others go on
+    serving.
     """
     require_root("restart")
     indexes = read_indexes(names)

@@ -25,13 +25,22 @@ from pd_units.report import changes_text, status_text
 from pd_units.rollback import stored_goal, target_of
 
 
-@click.command(name="rollback")
+@click.command(name="rollback", short_help="Go back to a generation that worked.")
 @click.argument("name")
-@click.option("--to", "number", type=int, metavar="N", help="This generation (default: the last good one).")
-@click.option("--check", is_flag=True, help="Show what would change, change nothing; needs root too.")
+@click.option("--to", "number", type=int, metavar="N", help="Go back to this generation, good or not.")
+@click.option("--check", is_flag=True, help="Show what would change, change nothing; needs root, too.")
 @click.option("--force", is_flag=True, help="Restart everything at once.")
-@click.option("--timeout", type=DURATION, help="Longest wait for readiness (default: from [readiness]).")
-@click.option("--lock-timeout", type=DURATION, default=10.0, help="Longest wait for another pd-units.")
+@click.option(
+    "--timeout",
+    type=DURATION,
+    help="Longest wait for readiness (default: twice [readiness] timeout, plus 3 min).",
+)
+@click.option(
+    "--lock-timeout",
+    type=DURATION,
+    default=10.0,
+    help="Longest wait for another pd-units (default: 10 s).",
+)
 @click.option(
     "--adopt", "--overwrite", "adopt", is_flag=True, help="Replace unit files that were changed by hand."
 )
@@ -47,7 +56,10 @@ def command(
     adopt: bool,
     as_json: bool,
 ) -> int:
-    """Go back to a good generation, and wait until it is ready."""
+    """Go back to what the current generation replaced, and wait until it is ready.
+
+    If that was not good, to the newest good one before it.
+    """
     require_root("rollback")
     read_indexes([name])
     names = Names(name)

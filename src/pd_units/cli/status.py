@@ -21,13 +21,25 @@ from pd_units.waiting import DeploymentReport, SmokeTests, observe_deployment
 _SMOKE_S = 10.0
 
 
-@click.command(name="status")
+@click.command(name="status", short_help="Show state, readiness, placement and capacity.")
 @click.argument("names", nargs=-1, metavar="[NAME...]")
-@click.option("--watch", is_flag=True, help="Show it again at every change, until interrupted.")
-@click.option("--exit-code", "state_code", is_flag=True, help="Exit 40 or 41 unless everything is ready.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Show it again at every change, until interrupted (not with --json).",
+)
+@click.option(
+    "--exit-code",
+    "state_code",
+    is_flag=True,
+    help="Exit 40 (failed, stopped) or 41 unless all is ready.",
+)
 @json_option
 def command(names: tuple[str, ...], watch: bool, state_code: bool, as_json: bool) -> int:
-    """Show the state, readiness, placement and capacity of each unit. Needs no root."""
+    """Show the state, readiness, placement and capacity of each unit.
+
+    Without a NAME: every installed deployment. Needs no root; log lines are shown to the journal's readers.
+    """
     indexes = read_indexes(names)
     manager = connect(needed=True)
     assert manager is not None

@@ -17,16 +17,17 @@ from pd_units.timeline import STARTING, UnitTimeline, timeline_text, unit_timeli
 from pd_units.verdicts import read_last_end, read_last_live
 
 
-@click.command(name="timeline")
+@click.command(name="timeline", short_help="Show the phases of the last start of each unit.")
 @click.argument("name", required=False)
 @click.option(
-    "--svg", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it into FILE, too."
+    "--svg", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it into FILE too."
 )
 @json_option
 def command(name: str | None, svg: Path | None, as_json: bool) -> int:
     """Show the last start of each unit: its phases and their times, compared with earlier starts.
 
-    Needs no root. The usual times are medians of the last ten starts that became ready.
+    Without a NAME: every installed deployment. Needs no root. The usual times are medians of the last ten
+    starts that became ready.
     """
     indexes = read_indexes((name,) if name is not None else ())
     timelines = {index.name: _timelines(index) for index in indexes}

@@ -15,7 +15,7 @@ from pd_units.topology_json import to_json
 from pd_units.topology_text import Tenant, draw_text, summary, to_ascii
 
 
-@click.command()
+@click.command(short_help="Show GPUs, NUMA nodes, CPUs and NICs of this host.")
 @click.option(
     "--sysroot",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -24,14 +24,14 @@ from pd_units.topology_text import Tenant, draw_text, summary, to_ascii
     help="Read DIR/sys and DIR/proc in place of this host's.",
 )
 @click.option(
-    "--svg", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it into FILE, too."
+    "--svg", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it into FILE too."
 )
 @json_option
 def command(sysroot: Path, svg: Path | None, as_json: bool) -> None:
     """Show the GPUs, NUMA nodes, CPUs and NICs of this host, and which installed unit has which.
 
     GPUs count in PCI order, as nvidia-smi does. What is not known is null in --json, a question mark in the
-    picture, and named in the notes. --json writes what --topology FILE of render, diff and install takes.
+    picture, and named in the notes. --json writes what --topology FILE of other verbs takes.
     """
     topology = read_topology(sysroot)
     tenants = _tenants(topology) if sysroot.resolve() == Path("/") else ()

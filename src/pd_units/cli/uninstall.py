@@ -24,12 +24,19 @@ from pd_units.report import changes_text
 from pd_units.uninstall import plan_uninstall, sweep_shared, uninstall
 
 
-@click.command(name="uninstall")
+@click.command(name="uninstall", short_help="Stop a deployment and remove its units.")
 @click.argument("name")
 @click.option("--purge", is_flag=True, help="Remove its history and kept files too.")
-@click.option("--restore-retired", is_flag=True, help="Bring back the units that it had replaced.")
-@click.option("--check", is_flag=True, help="Show what would be removed, remove nothing.")
-@click.option("--lock-timeout", type=DURATION, default=10.0, help="Longest wait for another pd-units.")
+@click.option(
+    "--restore-retired", is_flag=True, help="Enable and start again the units that it had replaced."
+)
+@click.option("--check", is_flag=True, help="Show what would change, change nothing; needs no root.")
+@click.option(
+    "--lock-timeout",
+    type=DURATION,
+    default=10.0,
+    help="Longest wait for another pd-units (default: 10 s).",
+)
 @json_option
 @whole
 def command(
@@ -37,7 +44,7 @@ def command(
 ) -> int:
     """Stop a deployment in reverse order, disable it, and remove what pd-units wrote.
 
-    Files that were changed since are refused, and nothing is touched then.
+    If somebody has changed a unit file since, nothing is touched. Drop-ins and the deployment file stay.
     """
     if name_problem(name):
         raise DeploymentError(f"{name!r} {name_problem(name)}", exit_code=ExitCode.UNREADABLE)

@@ -13,7 +13,7 @@ from pd_units.model import Deployment, check_together, lint, read_deployment, to
 from pd_units.pinning import check_gpus_together
 
 
-@click.command()
+@click.command(short_help="Check deployment files, without a look at the host.")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 @json_option
 def command(files: tuple[Path, ...], as_json: bool) -> int:

@@ -19,13 +19,16 @@ from pd_units.steps import ROUTER_S
 from pd_units.waiting import wait_until_ready
 
 
-@click.command(name="wait-ready")
+@click.command(name="wait-ready", short_help="Wait until deployments are ready.")
 @click.argument("names", nargs=-1, metavar="[NAME...]")
 @click.option(
-    "--role", type=click.Choice([str(role) for role in Role]), multiple=True, help="Only these roles."
+    "--role",
+    type=click.Choice([str(role) for role in Role]),
+    multiple=True,
+    help="Only units of this role; may be repeated.",
 )
-@click.option("--unit", "units", multiple=True, metavar="UNIT", help="Only these units.")
-@click.option("--timeout", type=DURATION, help="Longest wait (default: [readiness] timeout, and 3 min).")
+@click.option("--unit", "units", multiple=True, metavar="UNIT", help="Only this unit; may be repeated.")
+@click.option("--timeout", type=DURATION, help="Longest wait (default: [readiness] timeout, plus 3 min).")
 @json_option
 def command(
     names: tuple[str, ...],
@@ -34,9 +37,10 @@ def command(
     timeout: float | None,
     as_json: bool,
 ) -> int:
-    """Wait until deployments are ready. Needs no root.
+    """Wait until deployments are ready, and say what is waited for.
 
-    Exits 40 as soon as a unit has failed for good, 41 when the time is over; says what it waits for.
+    Without a NAME: every installed deployment. Needs no root. Exit code 40 as soon as a unit has failed for
+    good, 41 when the time is over.
     """
     indexes = read_indexes(names)
     wanted = {unit.removesuffix(".service") + ".service" for unit in units}
