@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from pd_units.engines.options import load_table
 from pd_units.errors import ExitCode, Fault
 from pd_units.model_fields import Faults, join_key, kind_of
 from pd_units.model_types import ArgValue, Deployment, Instance, port_of
@@ -23,8 +25,10 @@ _MEMORY_FRACTION = "mem-fraction-static"
 
 
 def check_alone(deployment: Deployment, faults: Faults) -> None:
-    """GPUs and ports that one file uses twice, and impossible fractions, into `faults`."""
+    """What one file uses twice, and values that can never serve, into `faults`."""
     _check_gpus(deployment.instances, faults)
+    _check_hosts(deployment, faults)
+    _check_refused(deployment, faults)
     _check_port_options(deployment, faults)
     _check_ports(deployment, faults)
     _check_fractions(deployment, faults)
@@ -63,6 +67,35 @@ def _check_gpus(instances: Sequence[Instance], faults: Faults) -> None:
                 faults.add(
                     f"{instance.where}.gpus", f"GPU {gpu} is used by {other.where} already", placement=True
                 )
+
+
+def _check_hosts(deployment: Deployment, faults: Faults) -> None:
+    """A name would be looked up at every question, which can hang, and hides who listens."""
+    hosts = [(join_key(path, "host"), args.get("host", "")) for path, args in _argument_tables(deployment)]
+    if deployment.router is not None:
+        hosts.append(("router.host", deployment.router.host))
+    for where, host in hosts:
+        if host not in ("", "localhost") and not _is_address(str(host)):
+            hint = 'write the address to listen at; "0.0.0.0" is every one'
+            faults.add(where, f"is a name, not an address: {str(host)!r}", hint)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_refused(deployment: Deployment, faults: Faults) -> None:
+    """Options with which a unit would never be seen ready."""
+    for path, args in _argument_tables(deployment):
+        table = load_table("sglang-router" if path == "router.args" else "sglang")
+        for name in args:
+            if name in table.refused:
+                why, _, hint = table.refused[name].partition(": ")
+                faults.add(join_key(path, name), why, hint)
 
 
 def ports_of(deployment: Deployment) -> Iterator[tuple[int, str]]:

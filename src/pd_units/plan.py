@@ -17,7 +17,6 @@ from pd_units.plan_argv import (
     behind,
     engine_lines,
     engine_options,
-    host_faults,
     mounts_of,
     router_lines,
     url_of,
@@ -35,7 +34,7 @@ from pd_units.topology import HostTopology
 
 __all__ = ["DEFAULT_SYSTEMD", "Backend", "HostFacts", "Plan", "UnitPlan", "check_gpus_together", "make_plan"]
 
-#: Where systemd's version cannot be seen: the oldest that the units are made for.
+#: Where systemd's version cannot be seen: what the oldest tested one has, newer ones have too.
 DEFAULT_SYSTEMD = 252
 #: Automatic restarts in one start-limit interval after which systemd gives up.
 START_LIMIT_BURST = 5
@@ -186,7 +185,6 @@ class _Planner:
         findings.warnings += check_memory(deployment.engine.model, instance, options, placement.gpus)
         self.option_warnings += check_version(deployment.engine.sm120, program) if placement.sm120 else ()
         host = _host_option(instance, deployment)
-        self.option_faults += host_faults(f"{instance.where}.args.host", host)
         url = url_of(host, instance.port)
         start_s = round(readiness.timeout_s) + _MARGIN_S
         steps = 4 if self.host.systemd_version >= 254 else None
@@ -231,7 +229,6 @@ class _Planner:
         longest_s = max(unit.start_timeout_s or 0 for unit in units) + round(deployment.readiness.extend_s)
         lines = router_lines(deployment, backends_urls(deployment, backends), program, longest_s)
         self._collect(program)
-        self.option_faults += host_faults("router.host", router.host)
         url = url_of(router.host, router.port)
         environment, under = split_environment(router_environment(deployment))
         return UnitPlan(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Sequence
 
 from pd_units.engines.options import Program
-from pd_units.errors import Fault
 from pd_units.model_types import ArgValue, Deployment, Engine, Instance
 from pd_units.naming import Role
 from pd_units.pinning import Placement
@@ -37,17 +35,6 @@ def url_of(host: str, port: int) -> str:
     elif host in _WILDCARDS:
         host = "127.0.0.1"
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def host_faults(where: str, host: str) -> tuple[Fault, ...]:
-    """The fault of a host that is a name: what must be looked up can hang, and hides who listens."""
-    try:
-        ipaddress.ip_address(host or "0.0.0.0")
-    except ValueError:
-        if host != "localhost":
-            hint = 'write the address to listen at; "0.0.0.0" is every one'
-            return (Fault(where, f"is a name, not an address: {host!r}", hint),)
-    return ()
 
 
 def engine_options(

@@ -29,7 +29,7 @@ LOADER_VARIABLES = (
 
 def is_loader_variable(name: str) -> bool:
     """Whether it acts before a program's first line."""
-    return name in LOADER_VARIABLES or name.startswith("LD_")
+    return name in LOADER_VARIABLES
 
 
 def split_environment(

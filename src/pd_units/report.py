@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from pd_units.changes import ChangeSet, Kind
 from pd_units.naming import stem
-from pd_units.observe import UnitReport, UnitState
+from pd_units.observe import UnitReport, UnitState, is_backend
+from pd_units.readiness import Source
 from pd_units.waiting import DeploymentReport
 
 _MARKS = {
@@ -95,7 +96,11 @@ def _detail(report: DeploymentReport, unit: UnitReport) -> str:
         return router.detail
     if unit.state is UnitState.READY and unit.live is not None:
         tokens = unit.live.capacity.get("kv_tokens")
-        return f"{tokens:,.0f} KV tokens" if tokens else unit.live.detail.partition(": ")[2]
+        if is_backend(unit):
+            size = f"{tokens:,.0f} KV tokens" if tokens else ""
+            how = "by HTTP alone" if unit.live.source == Source.HTTP_ALONE else ""
+            return ", ".join(filter(None, (size, how)))
+        return unit.live.detail.partition(": ")[2]
     if unit.state is UnitState.STARTING:
         # A verdict of "ready" is that of the life before, while this one is queued.
         spoken = unit.live is not None and unit.live.state != "ready"

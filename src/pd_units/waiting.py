@@ -81,6 +81,11 @@ class DeploymentReport:
         return value
 
 
+def with_operation(report: DeploymentReport) -> DeploymentReport:
+    """The report, with what is at work on its deployment or was interrupted. Raises: HostError 32."""
+    return replace(report, operation=read_operation(report.index.names))
+
+
 class SmokeTests:
     """The generations sent through routers during one call of a verb, and what came back.
 

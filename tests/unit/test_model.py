@@ -338,7 +338,7 @@ def test_lint_secrets() -> None:
         PAIR, "engine/environment", {"HF_TOKEN": "x", "TOKENIZERS_PARALLELISM": "false", "KEY": "0"}
     )
     data = changed(
-        data, "engine/args", {"api-key": "abc", "ssl-keyfile": "/x", "note": "sk-abcdefghijklmnopqrst"}
+        data, "engine/args", {"api-key": "abc", "tokenizer-path": "/x", "note": "sk-abcdefghijklmnopqrst"}
     )
     found = [each.where for each in lint(parse(data)) if "secret" in each.what]
     assert found == ["engine.environment.HF_TOKEN", "engine.args.api-key", "engine.args.note"]

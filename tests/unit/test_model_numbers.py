@@ -65,3 +65,31 @@ def test_numbers_out_of_their_range(path: str, value: object, fault: str) -> Non
     code, faults = faults_of(changed(PAIR, path, value))
     assert code is ExitCode.INVALID
     assert [each for each in faults if each.startswith(fault)]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "fault"),
+    [
+        ("router/host", "front", "router.host: is a name, not an address: 'front'"),
+        ("prefill/0/args", {"host": "gpubox.example"}, "prefill[0].args.host: is a name, not an address"),
+        (
+            "engine/args",
+            {"ssl-certfile": "/x"},
+            "engine.args.ssl-certfile: readiness is asked over plain HTTP",
+        ),
+        (
+            "router/args",
+            {"tls-key-path": "/x"},
+            "router.args.tls-key-path: readiness is asked over plain HTTP",
+        ),
+    ],
+)
+def test_what_would_never_be_seen_ready(path: str, value: object, fault: str) -> None:
+    code, faults = faults_of(changed(PAIR, path, value))
+    assert code is ExitCode.INVALID
+    assert [each for each in faults if each.startswith(fault)], faults
+
+
+@pytest.mark.parametrize("host", ["localhost", "::", "10.0.0.5", "0.0.0.0"])
+def test_addresses(host: str) -> None:
+    assert parse(changed(PAIR, "router/host", host)).router is not None

@@ -30,18 +30,6 @@ def test_spellings(name: str, version: str, spelling: str) -> None:
     assert len(program.warnings) == (spelling != load_table("sglang").aliases.get(name, name))
 
 
-@pytest.mark.parametrize(
-    ("program", "name"),
-    [(Program.engine("0.5.23"), "ssl-certfile"), (Program.router("0.3.2"), "tls-key-path")],
-)
-def test_an_option_that_would_hide_readiness_is_a_fault(program: Program, name: str) -> None:
-    program.resolve([("args", {name: "/x"})])
-    (fault,) = program.faults
-    assert fault.where == f"args.{name}"
-    assert fault.what == "readiness is asked over plain HTTP"
-    assert "TLS in front" in fault.hint
-
-
 def test_an_option_that_came_later_or_is_gone_is_a_fault() -> None:
     program = Program.engine("0.5.2")
     program.resolve([("engine.args", {"disaggregation-decode-enable-radix-cache": True})])

@@ -12,7 +12,7 @@ from pd_units.manifest import manifest_path, manifest_text
 from pd_units.model import parse_deployment
 from pd_units.naming import Names
 from pd_units.plan import HostFacts, Plan, make_plan
-from pd_units.preflight import drop_ins, gpus
+from pd_units.preflight import drop_ins, engine, gpus
 from pd_units.preflight.base import Check
 from pd_units.preflight.drop_ins import check_lines, overrides_of
 from pd_units.preflight.gpus import check_gpu_memory
@@ -84,6 +84,17 @@ def test_a_stranger_can_be_retired(host: Path, monkeypatch: pytest.MonkeyPatch) 
     assert {"deployment.retires" in check.advice for check in failed(host, plan_of())} == {True}
     retiring = DEPLOYMENT.replace('"a"', '"a"\ndeployment.retires = ["old.service"]', 1)
     assert failed(host, plan_of(retiring)) == []
+
+
+def test_the_interpreters_are_looked_at_whatever_stands_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(engine, "_importable", lambda python, module, _user: asked.append((python, module)))
+    loader = ', environment = { LD_LIBRARY_PATH = "/x" } }\nprefill'
+    text = DEPLOYMENT.replace(" }\nprefill", loader).replace("30001", '30001, python = "/opt/router"')
+    plan = plan_of(text)
+    assert plan.units[0].argv[0] == "/usr/bin/env"
+    list(engine.check_engine(subject_of(plan, TOPOLOGY, None)))
+    assert asked == [("/usr/bin/python3", "sglang"), ("/opt/router", "sglang_router")]
 
 
 def drop_in(root: Path, monkeypatch: pytest.MonkeyPatch, folder: str, data: bytes) -> Path:

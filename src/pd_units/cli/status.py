@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import click
 
 from pd_units.access import connect
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.errors import ExitCode
 from pd_units.index import Index, read_indexes
-from pd_units.manifest import read_operation
 from pd_units.measuring import with_placement
 from pd_units.observe import UnitState
 from pd_units.ports import Manager
 from pd_units.report import status_text
-from pd_units.waiting import DeploymentReport, SmokeTests, observe_deployment
+from pd_units.waiting import DeploymentReport, SmokeTests, observe_deployment, with_operation
 
 # A status is asked for by people: a generation that takes longer is reported as not back yet.
 _SMOKE_S = 10.0
@@ -40,10 +37,12 @@ def command(names: tuple[str, ...], watch: bool, state_code: bool, as_json: bool
 
     Without a NAME: every installed deployment. Needs no root; log lines are shown to the journal's readers.
     """
+    if watch and as_json:
+        raise click.UsageError("--watch draws for people: for a program, call status --json again")
     indexes = read_indexes(names)
     manager = connect(needed=True)
     assert manager is not None
-    if watch and not as_json:
+    if watch:
         _watch(manager, indexes)
     reports = _look(manager, indexes, SmokeTests())
     code = _code(reports) if state_code else ExitCode.OK
@@ -60,14 +59,7 @@ def _look(
     manager: Manager, indexes: tuple[Index, ...], smoke: SmokeTests, *, measure: bool = True
 ) -> tuple[DeploymentReport, ...]:
     reports = (observe_deployment(manager, index, smoke, smoke_wait_s=_SMOKE_S) for index in indexes)
-    return tuple(with_placement(_with_operation(report), measure=measure) for report in reports)
-
-
-def _with_operation(report: DeploymentReport) -> DeploymentReport:
-    operation = read_operation(report.index.names)
-    if operation is None:
-        return report
-    return replace(report, operation=operation)
+    return tuple(with_placement(with_operation(report), measure=measure) for report in reports)
 
 
 def _code(reports: tuple[DeploymentReport, ...]) -> ExitCode:

@@ -16,7 +16,7 @@ from pd_units.naming import Role
 from pd_units.observe import UnitReport
 from pd_units.report import status_text
 from pd_units.steps import ROUTER_S
-from pd_units.waiting import wait_until_ready
+from pd_units.waiting import wait_until_ready, with_operation
 
 
 @click.command(name="wait-ready", short_help="Wait until deployments are ready.")
@@ -71,7 +71,7 @@ def command(
         seen=Progress(clock, selected=selected),
         selected=selected,
     )
-    reports = [with_placement(report, measure=False) for report in outcome.reports]
+    reports = [with_placement(with_operation(report), measure=False) for report in outcome.reports]
     obj = envelope(outcome.exit_code, outcome.message, deployments=[report.to_json() for report in reports])
     emit(as_json, obj, status_text(reports))
     if outcome.exit_code:

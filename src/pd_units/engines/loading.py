@@ -32,7 +32,7 @@ from pd_units.evidence import Cause, Strength
 RULES_DIR = Path("/etc/pd-units/rules.d")
 SCHEMA = 1
 BY_PHASE = "by-phase"
-_PICKS = ("last", "first", "sum")
+_PICKS = ("last", "first")
 _OPERATOR_TABLES = frozenset({"warning", "benign", "failure", "exception", "advice"})
 
 

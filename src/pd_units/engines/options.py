@@ -148,9 +148,6 @@ class Program:
         table = self.table
         canonical = table.aliases.get(name, name)
         option = table.options.get(canonical)
-        if canonical in table.refused:
-            why, _, hint = table.refused[canonical].partition(": ")
-            self.faults.append(Fault(where, why, hint))
         if option is None:
             hint = nearest(canonical, table.options)
             what = f"is not an option of {self.label} as pd-units knows it; passed on as it is"

@@ -28,10 +28,17 @@ def check_engine(subject: Subject) -> Result:
     seen = set()
     for unit in subject.plan.units:
         module = "sglang_router" if unit.role is Role.ROUTER else "sglang"
-        key = (unit.argv[0], module, unit.user)
+        key = (_interpreter(subject, unit.role), module, unit.user)
         if key not in seen:
             seen.add(key)
             yield _importable(*key)
+
+
+def _interpreter(subject: Subject, role: Role) -> str:
+    deployment = subject.plan.deployment
+    if role is Role.ROUTER and deployment.router is not None and deployment.router.python:
+        return deployment.router.python
+    return deployment.engine.python
 
 
 def _importable(python: str, module: str, user: str) -> Check:

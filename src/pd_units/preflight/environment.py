@@ -68,8 +68,7 @@ def _check_file(path: Path, units: list[UnitPlan], *, optional: bool) -> Iterato
     if b"\\\r\n" in data:
         advice = f"sed -i 's/\\r$//' {path}: systemd does not join lines at a backslash before them"
         yield bad(_NAME_OF_CHECK, f"{path} has the line ends of Windows", advice)
-    if secret:
-        yield from _mode(path, secret=True)
+    yield from _mode(path, secret=secret)
 
 
 def _mode(path: Path, *, secret: bool) -> Iterator[Check]:

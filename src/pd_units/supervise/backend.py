@@ -134,6 +134,7 @@ class BackendWatcher:
         )
         self._log = EngineLog(life, task.role.value, self._began)
         self._probe = HealthProbe(task.url, task.main_pid)
+        self._silent = is_silent(command_line(task.main_pid))
         self._watch = UnitWatch(
             invocation_id=task.invocation_id,
             started_at=self._began,
@@ -141,7 +142,7 @@ class BackendWatcher:
             no_progress_s=task.no_progress_s,
             no_progress_declared=task.no_progress_declared,
             extend_s=task.extend_s,
-            silent_log=is_silent(command_line(task.main_pid)),
+            silent_log=True,  # until the journal shows a line: one that shows none tells of no standstill
         )
         self._answered: Answered | None = None
         self._state_at = self._children_at = self._extend_at = self._turn_at = 0.0
@@ -200,6 +201,7 @@ class BackendWatcher:
         if not self._log.read():
             return False
         before = self._watch.ready_line_at
+        self._watch = replace(self._watch, silent_log=self._silent)
         self._feed(self._log.seen())
         if before is None and self._watch.ready_line_at is not None:
             hurry()

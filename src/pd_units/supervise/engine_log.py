@@ -42,6 +42,7 @@ class EngineLog:
         self.classifier = Classifier(rules(), role=role, cut_lives=False)
         self.phases = PhaseLog()
         self._life, self._began_s = life, began_s
+        self.blind = True  # not one line of this life was seen, nor what PID 1 says of it
         self._reader: LifeReader | None = None
         try:
             self._reader = LifeReader(life)
@@ -62,6 +63,7 @@ class EngineLog:
                 at_s = self._reader.mono_us() / 1e6 - self._began_s
                 self.phases.enter(log.phase_name, log.phase or "", at_s)
             seen = True
+        self.blind = self.blind and not seen
         return seen
 
     @property
@@ -88,6 +90,8 @@ class EngineLog:
         reader = self._reader
         if reader is None:
             return "the journal cannot be read"
+        if self.blind:
+            return "it has no line of this start"
         if reader.dropped:
             return f"journald dropped {reader.dropped} of its lines (rate limit)"
         return "the journal has gaps (vacuumed or damaged)" if reader.gaps else ""
