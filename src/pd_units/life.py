@@ -126,7 +126,7 @@ class Life:
         if raised.origin not in (Origin.LOGGED, Origin.THREAD):
             self.thrown_at = at
         if len(self.thrown) < _KEPT_EXCEPTIONS:
-            phase = self.phase.of(raised.tag)
+            phase = None if self.is_ready else self.phase.of(raised.tag)  # a death while serving has no stage
             self.thrown.append(Thrown(raised, line, at, known, self.is_ready, phase.name if phase else None))
 
     def ignore_import(self, module: str, line: int | None, text: str) -> None:

@@ -58,6 +58,8 @@ class Reading:
     def take(self, piece: str, line: int, *, manager: bool) -> tuple[WarningRule, ...] | None:
         """Take one message; its warnings, where the same text with other numbers would say no more."""
         message = parse_message(piece)
+        if not self.life.is_ours and len(message.body) < len(piece):
+            self._look_at_prefix(piece[: len(piece) - len(message.body)])
         if message.body.startswith(f"{_OWN}:") or message.ident.startswith(_OWN):
             return None
         surely = manager or message.ident in ("systemd", "init")
@@ -86,11 +88,16 @@ class Reading:
         outcome = self._weigh(message, line)
         return None if bar is not None else outcome
 
+    def _look_at_prefix(self, prefix: str) -> None:
+        """A prefix can name the program, too: a logger's own, a container's, a pod's."""
+        if self._matcher.match(shorten(prefix)).identity:
+            self.life.resembles = True
+
     def _weigh(self, message: Message, line: int) -> tuple[WarningRule, ...] | None:
         life = self.life
         raised = self._tracebacks.take(message, self.at)
         if isinstance(raised, Quoted):
-            life.recognised = life.recognised or "sglang" in message.body
+            life.recognised = life.recognised or "sglang" in message.body or "sgl_kernel" in message.body
             return None
         window = shorten(message.body)
         found = self._matcher.match(window)
@@ -106,7 +113,7 @@ class Reading:
             life.recover(self.at)
         if not (found.benign or found.recovery):
             for rule in found.failures:
-                self._note_failure(rule, raised, window, line)
+                self._note_failure(rule, raised, message, window, line)
             if raised is not None and raised.name in _INTERRUPTS:
                 life.interrupt(self.at)
             elif raised is not None:
@@ -150,7 +157,9 @@ class Reading:
             elif groups.get("urls") is not None:
                 self.life.workers_declared = groups["urls"].count("://")
 
-    def _note_failure(self, rule: FailureRule, raised: Raised | None, window: str, line: int) -> None:
+    def _note_failure(
+        self, rule: FailureRule, raised: Raised | None, message: Message, window: str, line: int
+    ) -> None:
         life = self.life
         if rule.only_exception and raised is None:
             return
@@ -166,7 +175,8 @@ class Reading:
         hit = life.hit(rule, cause, rule.strength, line, window, self.at)
         if not placed and hit.count == 1:
             hit.rank += 1  # one whose place is known says more
-        if rule.last_word:
+        logged = message.stamped and raised is None  # the engine said it, and went on
+        if rule.last_word and not logged:
             life.thrown_at = self.at
 
     def _note_exits(self, body: str, line: int) -> None:
