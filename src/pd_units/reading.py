@@ -25,6 +25,8 @@ from pd_units.tracebacks import Quoted, Raised, Tracebacks
 
 _SETTINGS_WAIT = 64
 _OWN = "pd-units"
+_WEAK = range(90, 97)
+"""The ranks of exceptions placed by frames and phase: a text of such a rank does not keep one from that."""
 _INTERRUPTS = ("KeyboardInterrupt", "asyncio.exceptions.CancelledError")
 _EXIT_CODE = re.compile(
     r"(?:died during initialization \(exit code: |crashed with exit code |subprocess exited with code "
@@ -53,6 +55,8 @@ class Reading:
 
     def interesting(self, text: str) -> bool:
         """True where `text` may mean something to this life."""
+        if self._tracebacks.open:  # what ends it can have any name
+            return True
         return self._matcher.interesting(text, recognised=self.life.recognised)
 
     def take(self, piece: str, line: int, *, manager: bool) -> tuple[WarningRule, ...] | None:
@@ -117,7 +121,7 @@ class Reading:
             if raised is not None and raised.name in _INTERRUPTS:
                 life.interrupt(self.at)
             elif raised is not None:
-                life.throw(raised, line, self.at, bool(found.failures))
+                life.throw(raised, line, self.at, any(rule.rank not in _WEAK for rule in found.failures))
         quiet = raised is None and found.uneventful and "xit" not in window and not _STOP.search(window)
         return tuple(found.warnings) if quiet and not self._tracebacks.sees(message) else None
 

@@ -66,6 +66,7 @@ def main(error: str, *frames: tuple[str, str]) -> list[str]:
 
 
 ARGS = ("sglang/srt/server_args.py", "prepare_server_args")
+LOAD = ("sglang/srt/model_executor/model_runner.py", "load_model")
 FAULTS = {
     # arguments
     "bad-argument: compared": main("TypeError: '>' not supported between instances of 'NoneType' and 'int'", ARGS),
@@ -77,6 +78,9 @@ FAULTS = {
     "bad-argument: grammar": POOLS + died("ValueError: Invalid grammar backend: oak"),
     "bad-argument: dtype": LOADING + died("ValueError: torch.bfloat16 is not supported for quantization method oak."),
     "bad-argument: router": ["launch_router.py: error: argument --policy: invalid choice: 'oak' (choose from random)"],
+    "bad-argument: exception of its own": main("sglang.srt.oak.OakMaskMissing: no mask at '/x'", ("sglang/srt/server_args.py", "check_server_args"), ("sglang/srt/oak.py", "load")),
+    "bad-argument: newer resolution": main("ValueError: oak wants more ranks", ("sglang/srt/server_args.py", "resolve_once"), ("sglang/srt/oak.py", "check")),
+    "bad-argument: words of refusal": POOLS + died("ValueError: the oak cache is not compatible with overlap", ("sglang/srt/mem_cache/oak.py", "__init__")),
     # the environment
     "import-error: symbol of a compiled kernel": captured("/c/ops.so: undefined symbol: cudaOak, version libcudart.so.12"),
     "import-error: loader": CAPTURE + died("OSError: liboak.so.1: cannot open shared object file: No such file"),
@@ -87,6 +91,8 @@ FAULTS = {
     "toolchain: ninja": CAPTURE + died("RuntimeError: ninja exited with status 1\nstdout:\n[1/2] nvcc -c x.cu"),
     "toolchain: no C++ compiler": captured("InvalidCxxCompiler: No working C++ compiler found in torch._inductor"),
     "toolchain: triton and a newer CUDA": captured("Triton only support CUDA 10.0 or higher, but got CUDA version: 13.0"),
+    "toolchain: kernel cache": CAPTURE + died("PermissionError: [Errno 13] Permission denied: '/.triton'", ("triton/runtime/cache.py", "__init__")),
+    "toolchain: aiter": CAPTURE + died("RuntimeError: [aiter] build [module_oak] under /x/jit/build failed !!!!!!"),
     # the model
     "missing-model: no way to the hub": main("requests.exceptions.ConnectionError: (MaxRetryError(\"HTTPSConnectionPool(host='huggingface.co', port=443)\"))", ARGS),
     "missing-model: cache not writable": main("PermissionError: [Errno 13] Permission denied: '/root/.cache/huggingface/hub/x'", ARGS),
@@ -95,6 +101,13 @@ FAULTS = {
     "unsupported-model: no implementation": LOADING + died("ValueError: OakForCausalLM has no SGlang implementation and the Transformers implementation is not compatible"),
     "unsupported-model: as a draft": POOLS + died("AttributeError: 'OakForCausalLM' object has no attribute 'set_embed'"),
     "unsupported-arch: TMA": captured("Assertion failed: Failed to initialize cutlass TMA WS grouped gemm. Error: Error Internal"),
+    "missing-model: cache read-only": main("OSError: [Errno 30] Read-only file system: '/root/.cache/huggingface/hub/x'"),
+    "unsupported-model: tokenizer": main("Exception: data did not match any variant of untagged enum ModelWrapper at line 7 column 3"),
+    "unsupported-model: processor": main("ValueError: oak has no processor", ("sglang/srt/utils/x.py", "get_processor")),
+    "unsupported-model: in the model": LOADING + died("ValueError: activation oak", LOAD, ("sglang/srt/models/oak.py", "__init__")),
+    "weights-mismatch: in a layer": LOADING + died("ValueError: No scheme fits that layer", LOAD, ("sglang/srt/layers/quantization/oak.py", "get_scheme")),
+    "weights-mismatch: vocabulary": LOADING + died("AssertionError: self.org_vocab_size=7 loaded_weight.shape[output_dim]=8"),
+    "weights-mismatch: adapter": POOLS + died("ValueError: target modules differ", ("sglang/srt/lora/lora_manager.py", "init_state")),
     # memory and devices
     "oom-kv-cache: newer sentence": POOLS + died("RuntimeError: Not enough memory to allocate KV cache.\nPossible fixes: increase it"),
     "oom-weights: mmap": LOADING + died("RuntimeError: unable to mmap 49 bytes from file </m/x.safetensors>: Cannot allocate memory (12)"),
@@ -102,10 +115,15 @@ FAULTS = {
     "cuda-error: no accelerator": main("RuntimeError: No accelerator (CUDA, XPU, HPU) or platform plugin is available."),
     "cuda-error: driver": LOADING + died("RuntimeError: The NVIDIA driver on your system is too old (found version 12020)."),
     "cuda-error: device id": LOADING + died("AssertionError: Invalid device id"),
+    "oom-kv-cache: sizing": POOLS + died("ValueError: nothing remains for tokens", ("sglang/srt/model_executor/pool_configurator.py", "resolve")),
+    "cuda-error: NPU": HTTP + died("RuntimeError: The Inner error is reported as above. The process exits for this inner error"),
     # the other ranks
     "nccl: gloo mesh": SETTINGS + died("RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] no error"),
     "nccl: gloo interface": SETTINGS + died("RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find interface for: bond0"),
     "nccl: nvshmem": [*LOADING, "NVSHMEM device library version does not match with NVSHMEM host library version", stamp("SIGQUIT received. signum=None, frame=None.")],
+    "nccl: HCCL": SETTINGS + died("RuntimeError: HCCL function error: hcclCommInitRootInfoConfig(n, &r), error code is 5"),
+    "nccl: groups": SETTINGS + died("RuntimeError: the groups differ", ("sglang/srt/distributed/parallel_state.py", "init_world_group")),
+    "unknown: a supervisor": [*LOADING, "2026-01-02 03:04:05,123 WARN exited: sglang (exit status 1; not expected)"],
     "timeout: store": SETTINGS + died("torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to connect to (192.0.2.1, 5757)."),
     "child-died: store": SETTINGS + died("torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed."),
     "timeout: router": ["[Router (Rust)] 2026-01-02 03:04:05 - INFO - Worker http://192.0.2.1:1 health check is pending", "thread '<unnamed>' panicked at src/server.rs:82:61:", "Failed to create router: Timeout 300s waiting for workers to become healthy"],
