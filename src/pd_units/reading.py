@@ -21,7 +21,7 @@ from pd_units.logtext import (
 )
 from pd_units.manager_lines import Manager, ManagerLine, parse_manager_line
 from pd_units.matcher import Found, matcher_of
-from pd_units.tracebacks import Quoted, Raised, Tracebacks
+from pd_units.tracebacks import Origin, Quoted, Raised, Tracebacks
 
 _SETTINGS_WAIT = 64
 _OWN = "pd-units"
@@ -113,9 +113,10 @@ class Reading:
         life.foreign = life.foreign or found.foreign
         self._note_progress(message, found, window, line)
         self._note_exits(message.body, line)
-        if found.recovery:
+        fatal = raised is not None and raised.origin is Origin.WORKER  # whatever else its text may hold
+        if found.recovery and not fatal:
             life.recover(self.at)
-        if not (found.benign or found.recovery):
+        if fatal or not (found.benign or found.recovery):
             for rule in found.failures:
                 self._note_failure(rule, raised, message, window, line)
             if raised is not None and raised.name in _INTERRUPTS:

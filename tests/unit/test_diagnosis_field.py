@@ -108,6 +108,10 @@ FAULTS = {
     "weights-mismatch: in a layer": LOADING + died("ValueError: No scheme fits that layer", LOAD, ("sglang/srt/layers/quantization/oak.py", "get_scheme")),
     "weights-mismatch: vocabulary": LOADING + died("AssertionError: self.org_vocab_size=7 loaded_weight.shape[output_dim]=8"),
     "weights-mismatch: adapter": POOLS + died("ValueError: target modules differ", ("sglang/srt/lora/lora_manager.py", "init_state")),
+    "unsupported-model: its configuration": main("ValueError: layer types are missing", ARGS, ("sglang/srt/configs/oak.py", "__init__")),
+    "unsupported-arch: capability": LOADING + died("AssertionError: OakRunner requires CUDA compute capability >= 9"),
+    "unsupported-arch: another vendor": LOADING + died("NotImplementedError: that scheme is only supported on AMD GPUs.", LOAD, ("sglang/srt/layers/x.py", "f")),
+    "oom-kv-cache: words of a fallback": POOLS + died("RuntimeError: Not enough memory. Please try to increase it, or falling back to less"),
     # memory and devices
     "oom-kv-cache: newer sentence": POOLS + died("RuntimeError: Not enough memory to allocate KV cache.\nPossible fixes: increase it"),
     "oom-weights: mmap": LOADING + died("RuntimeError: unable to mmap 49 bytes from file </m/x.safetensors>: Cannot allocate memory (12)"),
