@@ -25,6 +25,8 @@ from pd_units.tracebacks import Origin, Quoted, Raised, Tracebacks
 
 _SETTINGS_WAIT = 64
 _OWN = "pd-units"
+_LOGGED = 88
+"""The best rank of a text of a last word that the engine only logged."""
 _WEAK = range(90, 97)
 """The ranks of exceptions placed by frames and phase: a text of such a rank does not keep one from that."""
 _INTERRUPTS = ("KeyboardInterrupt", "asyncio.exceptions.CancelledError")
@@ -181,6 +183,8 @@ class Reading:
         if not placed and hit.count == 1:
             hit.rank += 1  # one whose place is known says more
         logged = message.stamped and raised is None  # the engine said it, and went on
+        if rule.last_word and logged and hit.count == 1:
+            hit.rank = max(hit.rank, _LOGGED)
         if rule.last_word and not logged:
             life.thrown_at = self.at
 

@@ -157,6 +157,20 @@ def test_a_notice_as_the_last_line_fails_nothing(text: str) -> None:
     assert read(*CAPTURE, text, *READY).verdict == "ready"
 
 
+def test_a_notice_does_not_outrank_what_was_thrown_later() -> None:
+    notice = stamp(
+        "NVFP4 w4a4 requires compute capability >= 10.0; serving this checkpoint weight-only", "TP0"
+    )
+    oom = died("torch.OutOfMemoryError: CUDA out of memory.", ("sglang/srt/x.py", "capture_one"))
+    assert read(*LOADING, notice, *CAPTURE[len(LOADING) :], *oom).cause == "cuda-graph-oom"
+
+
+def test_what_is_avoided_did_not_happen() -> None:
+    notice = stamp("Detected oak on this driver, using triton to avoid a SIGSEGV.")
+    assert read(*SETTINGS, notice).verdict == "starting"
+    assert read(*SETTINGS, notice, *READY).verdict == "ready"
+
+
 def test_an_autotuner_that_ignores_a_choice_goes_on() -> None:
     tried = ["RuntimeError: a configuration does not compile", "Ignoring this choice."]
     assert read(*CAPTURE, *tried).verdict == "starting"
