@@ -175,8 +175,7 @@ def _still_running(state: InstalledState) -> tuple[str, ...]:
 
 
 def _runs(status: UnitStatus | None) -> bool:
-    down = (ActiveState.INACTIVE, ActiveState.FAILED)
-    return status is not None and status.exists and status.active_state not in down
+    return status is not None and status.exists and not status.is_down
 
 
 def _retire(state: InstalledState, staged: Collection[str]) -> list[Change]:
@@ -184,7 +183,11 @@ def _retire(state: InstalledState, staged: Collection[str]) -> list[Change]:
     for name, status in state.retired.items():
         what = []
         if _runs(status):
-            what.append(f"is {status.active_state}")
+            what.append(
+                "is about to start"
+                if status.active_state is ActiveState.INACTIVE
+                else f"is {status.active_state}"
+            )
         at_boot = status.unit_file_state in ("enabled", "enabled-runtime")
         if at_boot:
             what.append("starts at boot")

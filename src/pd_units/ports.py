@@ -63,6 +63,12 @@ class UnitStatus:
         return self.load_state not in {"not-found", ""}
 
     @property
+    def is_down(self) -> bool:
+        """Whether it neither runs nor is about to: a start that is queued behind others is a job."""
+        down = self.active_state in (ActiveState.INACTIVE, ActiveState.FAILED)
+        return down and not (self.job_id and self.job_type != "stop")
+
+    @property
     def seconds_to_ready(self) -> float | None:
         """Seconds from the start of this invocation to `active`, None while it is not active."""
         if self.active_state is not ActiveState.ACTIVE or not self.active_enter_mono_us:

@@ -23,7 +23,7 @@ from pd_units.manifest import (
 )
 from pd_units.naming import SLICE, Names
 from pd_units.placing import require_safe, retired_path
-from pd_units.ports import ActiveState, Clock, Manager
+from pd_units.ports import Clock, Manager
 from pd_units.shared import shared_units
 from pd_units.stopping import stop_unit
 
@@ -47,7 +47,7 @@ def plan_uninstall(names: Names, manager: Manager) -> tuple[InstalledState, Chan
     changes = []
     for unit in (*order, state.target):
         status = unit.status
-        if status is not None and status.active_state not in (ActiveState.INACTIVE, ActiveState.FAILED):
+        if status is not None and not status.is_down:
             changes.append(Change(unit.name, Kind.STOP, "uninstalled"))
     changes += [Change(u.name, Kind.DISABLE, "uninstalled") for u in (*order, state.target) if u.enabled]
     last = set(installed_names()) <= {names.deployment}

@@ -146,7 +146,8 @@ def nothing_left(box: Box) -> None:
     try:
         until("nothing of ours", lambda: not traces(box), timeout_s=10)
     except BoxError:
-        assert traces(box) == []
+        left = traces(box)
+        raise AssertionError(f"left behind: {left}") from None
 
 
 def load_and_hang(box: Box, unit: str = DECODE, phase: str = "weights") -> None:

@@ -11,6 +11,7 @@ from deployments import NAME, SHARED, FakeHost
 
 from pd_units.access import require_root
 from pd_units.adapters import files
+from pd_units.changes import Kind
 from pd_units.errors import HostError
 from pd_units.manifest import operation_words, read_operation
 from pd_units.uninstall import plan_uninstall, uninstall
@@ -45,6 +46,21 @@ def go(host: FakeHost, *, purge: bool = False, restore_retired: bool = False) ->
         purge=purge,
         restore_retired=restore_retired,
     )
+
+
+def test_a_start_that_is_queued_is_cancelled(host: FakeHost, monkeypatch: pytest.MonkeyPatch):
+    """A router behind backends that load is inactive, with a job: it would start once they are gone."""
+    name = host.units("0.7")[0].name
+    host.manager.stop(name)
+    _, changes = plan_uninstall(host.names, host.manager)
+    assert name not in changes.units(Kind.STOP)
+    seen = host.manager.unit
+    queued = {"job_id": 7, "job_type": "start"}
+    monkeypatch.setattr(
+        host.manager, "unit", lambda unit: replace(seen(unit), **queued) if unit == name else seen(unit)
+    )
+    _, changes = plan_uninstall(host.names, host.manager)
+    assert name in changes.units(Kind.STOP)
 
 
 @pytest.mark.parametrize("verb", ["stop", "disable", "reload", "start"])
