@@ -226,13 +226,15 @@ def wait_until_ready(
     manager.watch([unit.unit for index in indexes for unit in index.units])
     while True:
         indexes = tuple(map(_as_it_is_now, indexes))
+        # Asked before the units are looked at: what ends in between has queued their starts.
+        changing = any(_is_changing(manager, index) for index in indexes)
         reports = tuple(
             observe_deployment(manager, index, smoke, smoke_wait_s=_SMOKE_LOOK_S) for index in indexes
         )
         seen(reports)
         units = [unit for report in reports for unit in report.units if selected(unit)]
         failed = [unit for unit in units if failing(unit)]
-        if failed and any(_is_changing(manager, index) for index in indexes):
+        if changing:
             failed = []  # their files may not be in place yet, or they are about to be started
         failed_at = (failed_at or clock.monotonic()) if failed else None
         if failed_at is not None and (not _ending(units) or clock.monotonic() > failed_at + _SETTLE_S):
