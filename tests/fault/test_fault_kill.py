@@ -88,7 +88,7 @@ def test_a_first_install_killed_at_some_points(box: Box) -> None:
     host.write(two(OLD))
     points = host.points()
     host.pd("uninstall", "two", "--purge").check()
-    for turn, what in enumerate(points[5::24]):
+    for turn, what in enumerate(points[5::16]):
         struck = host.strike(what, "kill")
         assert struck.rc in (137, -9), (what, struck)
         begun = host.operation() is not None
@@ -127,7 +127,7 @@ def test_other_verbs_killed_at_some_points(box: Box, verb: str) -> None:
     }[verb]
     points = host.points(*words)
     host.install().check()
-    for turn, what in enumerate(points[3::15]):
+    for turn, what in enumerate(points[3::9]):
         struck = host.strike(what, "kill", *words)
         assert struck.rc in (137, -9), (what, struck)
         if host.operation() is not None:
