@@ -121,6 +121,11 @@ class FakeManager:
         self._enabled -= set(names)
         return changed
 
+    def unit_file_state(self, name: str) -> str:
+        if not self._path(name).exists():
+            return ""
+        return "enabled" if name in self._enabled else "disabled"
+
     def watch(self, names: Iterable[str]) -> None:
         self.watched = tuple(names)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pd_units.adapters.dropins import find_drop_ins, unread_drop_ins
@@ -20,7 +20,7 @@ from pd_units.manifest import (
     read_operation,
 )
 from pd_units.naming import UNIT_DIR, Names
-from pd_units.ports import Manager
+from pd_units.ports import Manager, UnitStatus
 from pd_units.received import file_digests, read_received, texts_of
 from pd_units.rendered import RenderedUnit
 
@@ -72,7 +72,7 @@ def read_installed(
             for name in known.names()
             if name not in units and _is_there(names.unit_dir / name)
         },
-        retired={name: manager.unit(name) for name in retires} if manager is not None else {},
+        retired={name: _status(manager, name) for name in retires} if manager is not None else {},
         unfinished=operation is not None and operation.phase is Phase.FILES,
     )
 
@@ -100,7 +100,7 @@ def _unit(
 ) -> InstalledUnit:
     path = names.unit_dir / name
     text = _read(path)
-    status = manager.unit(name) if manager is not None else None
+    status = _status(manager, name) if manager is not None else None
     ownership = _ownership(path, text, wanted, known.digests(name))
     if ownership is Ownership.ABSENT and status is not None and _elsewhere(status.fragment_path):
         ownership = Ownership.FOREIGN
@@ -124,6 +124,11 @@ def _unit(
         drop_ins_unread=status is not None and bool(unread_drop_ins(status.drop_in_paths, drop_ins)),
         restart_pending=bool(invocation) and pending.get(name) == invocation,
     )
+
+
+def _status(manager: Manager, name: str) -> UnitStatus:
+    """The unit with its links of now: they may be gone since the last reload, by whomever."""
+    return replace(manager.unit(name), unit_file_state=manager.unit_file_state(name))
 
 
 def _elsewhere(fragment: str) -> bool:

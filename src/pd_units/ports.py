@@ -37,7 +37,7 @@ class UnitStatus:
     sub_state: str
     job_id: int = 0
     job_type: str = ""
-    unit_file_state: str = ""
+    unit_file_state: str = ""  # as of the last reload: Manager.unit_file_state() is of now
     fragment_path: str = ""
     drop_in_paths: tuple[str, ...] = ()
     need_daemon_reload: bool = False
@@ -108,6 +108,12 @@ class Manager(Protocol):
 
     def disable(self, names: Sequence[str]) -> bool:
         """Disable unit files; whether a symlink was changed."""
+
+    def unit_file_state(self, name: str) -> str:
+        """Whether a unit starts at boot, as its links are now; "" if there is no such file.
+
+        A unit's own property is that of the last reload.
+        """
 
     def watch(self, names: Iterable[str]) -> None:
         """Ask for change signals of these units, so that `pump` returns early on them."""

@@ -83,10 +83,13 @@ def enabling_twice_changes_something_once(world: World) -> None:
     assert world.manager.unit(name).unit_file_state == "disabled"
     assert world.manager.enable([name]) is True
     assert world.manager.enable([name]) is False
+    assert world.manager.unit_file_state(name) == "enabled", "before any reload"
     world.manager.reload()
     assert world.manager.unit(name).unit_file_state == "enabled"
     assert world.manager.disable([name]) is True
     assert world.manager.disable([name]) is False
+    assert world.manager.unit_file_state(name) == "disabled"
+    assert world.manager.unit_file_state("contract-nobody.service") == ""
     refused(lambda: world.manager.enable(["contract-nobody.service"]))
 
 

@@ -113,6 +113,26 @@ def test_a_first_install_killed_at_some_points(box: Box) -> None:
         host.pd("uninstall", "two", "--purge").check()
 
 
+def test_links_that_are_gone_since_the_last_reload_are_made_again(box: Box) -> None:
+    """An uninstall that broke off before its reload leaves systemd with "enabled" for what is not."""
+    host = Host(box, "two", TWO)
+    host.write(two(OLD))
+    host.install().check()
+    links = (
+        "/etc/systemd/system/pd-units@two.target.wants /etc/systemd/system/multi-user.target.wants/pd-units*"
+    )
+    box.sh(f"rm -r {links}")
+    made = host.install().check().json()
+    assert {change["unit"] for change in made["deployments"][0]["changes"] if change["kind"] == "enable"} == {
+        *TWO,
+        "pd-units@two.target",
+        "pd-units-recover.service",
+    }
+    for unit in (*TWO, "pd-units@two.target"):
+        assert box.run(["systemctl", "is-enabled", unit]).out.strip() == "enabled"
+    assert host.install().check().json()["changed"] is False
+
+
 @pytest.mark.parametrize("verb", ["rollback", "uninstall", "restart"])
 def test_other_verbs_killed_at_some_points(box: Box, verb: str) -> None:
     host = Host(box, "two", TWO)

@@ -253,6 +253,15 @@ class SystemdManager:
         (changes,) = self._call(_ROOT, _MANAGER, "DisableUnitFiles", args)
         return bool(changes)
 
+    def unit_file_state(self, name: str) -> str:
+        try:
+            (state,) = self._call(_ROOT, _MANAGER, "GetUnitFileState", self._glib.Variant("(s)", (name,)))
+        except HostError as error:
+            if error.exit_code is ExitCode.WRITE_FAILED:  # systemd's own answer: no such file
+                return ""
+            raise
+        return str(state)
+
     def watch(self, names: Iterable[str]) -> None:
         for name in names:
             if name not in self._watched:

@@ -92,6 +92,10 @@ class OfflineManager:
             raise HostError(f"systemctl --root={self._root} {verb} failed", detail=done.stderr.strip())
         return "symlink" in done.stderr + done.stdout
 
+    def unit_file_state(self, name: str) -> str:
+        """Its links in the image."""
+        return self.unit(name).unit_file_state
+
     def watch(self, names: Iterable[str]) -> None:
         """Nothing changes in an image."""
 

@@ -112,6 +112,10 @@ class PatientManager:
         """As the inner one's."""
         return self._again(lambda: self._inner.disable(names))
 
+    def unit_file_state(self, name: str) -> str:
+        """As the inner one's."""
+        return self._again(lambda: self._inner.unit_file_state(name))
+
     def watch(self, names: Iterable[str]) -> None:
         """As the inner one's."""
         every = tuple(names)
