@@ -55,6 +55,22 @@ def test_a_reader_who_left_changes_no_exit_code(left: int, tmp_path: Path) -> No
     assert pd_units("frobnicate", stderr=left).returncode == 2
 
 
+def test_a_log_may_come_through_a_pipe_with_a_name(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    line = "[2026-01-02 03:04:05] The server is fired up and ready to roll!"
+    with subprocess.Popen(["sh", "-c", 'echo "$1" >"$2"', "sh", line, str(pipe)]):
+        done = pd_units("diagnose", str(pipe), "--json")
+    assert json.loads(done.stdout)["verdict"] == "ready"
+
+
+def test_what_is_no_log_is_named_as_it_is(tmp_path: Path) -> None:
+    done = pd_units("diagnose", str(tmp_path))
+    assert (done.returncode, done.stderr) == (10, f"pd-units: {tmp_path}: Is a directory\n")
+    done = pd_units("diagnose", str(tmp_path / "no.log"))
+    assert (done.returncode, done.stderr) == (10, f"pd-units: {tmp_path}/no.log: No such file or directory\n")
+
+
 def test_a_full_disk_under_stderr_leaves_the_answer_whole(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(TWO.format(name="a", gpu=0, port=30000))
     with Path("/dev/full").open("w") as full:

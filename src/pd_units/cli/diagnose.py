@@ -117,12 +117,17 @@ def command(source: str | None, exit_status: ExitStatus | None, as_json: bool) -
             raise click.UsageError("give a log file, - for stdin, or the name of an installed deployment")
         source = "-"
     rules = load_rules(strict=True)
-    if source != "-" and not Path(source).is_file():
+    if not _is_path(source):
         return _deployment(source, exit_status, rules, as_json)
     diagnosis = _file(source, exit_status, rules)
     message = headline(diagnosis, rules)
     emit(as_json, envelope(ExitCode.OK, message, **as_fields(diagnosis)), as_text(diagnosis, rules))
     return ExitCode.OK
+
+
+def _is_path(source: str) -> bool:
+    """Whether it names a file, or a pipe as `<(journalctl -u UNIT)` makes one; else it names a deployment."""
+    return source == "-" or "/" in source or Path(source).is_file()
 
 
 def _file(source: str, exit_status: ExitStatus | None, rules: Rules) -> Diagnosis:

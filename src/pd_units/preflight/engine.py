@@ -71,6 +71,8 @@ def _interpreter_problem(python: Path, user: str) -> str:
         if python.is_symlink():
             return f"{python} is a symlink to {python.readlink()}, which is not there: its Python was removed"
         return f"{python} does not exist"
+    if python.is_dir():
+        return f"{python} is a directory, not an interpreter"
     if not os.access(python, os.X_OK):
         return f"{python} cannot be executed"
     if unreadable_for(user, [python], test="-x"):
