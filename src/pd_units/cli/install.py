@@ -15,9 +15,10 @@ from pd_units.adapters.files import locked
 from pd_units.adapters.offline import OfflineManager
 from pd_units.adapters.signals import deal_with, stoppable
 from pd_units.cli.answers import broke_off, failed_before, interrupted, whole
-from pd_units.cli.options import DURATION, UNKNOWN_TOPOLOGY, skip_option, topology_of, topology_option
+from pd_units.cli.options import UNKNOWN_TOPOLOGY, skip_option, topology_of, topology_option
 from pd_units.cli.output import emit, emit_error, envelope, json_option, warn
 from pd_units.cli.progress import Progress
+from pd_units.cli.waits import lock_timeout_option, timeout_option
 from pd_units.errors import ExitCode, PdUnitsError
 from pd_units.generations import Generation
 from pd_units.goal import Installed
@@ -67,17 +68,8 @@ from pd_units.rollback import (
 )
 @click.option("--no-rollback", is_flag=True, help="Leave a failed install as it is.")
 @click.option("--force", is_flag=True, help="Retry what failed before; restart everything at once.")
-@click.option(
-    "--timeout",
-    type=DURATION,
-    help="Longest wait for readiness (default: twice [readiness] timeout, plus 3 min).",
-)
-@click.option(
-    "--lock-timeout",
-    type=DURATION,
-    default=10.0,
-    help="Longest wait for another pd-units (default: 10 s).",
-)
+@timeout_option
+@lock_timeout_option
 @click.option(
     "--adopt",
     "--overwrite",

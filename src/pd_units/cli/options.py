@@ -4,34 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import click
 
 from pd_units.adapters.sysfs import read_topology
-from pd_units.durations import parse_duration
 from pd_units.errors import DeploymentError, ExitCode
 from pd_units.preflight import CHECKS
 from pd_units.topology import HostTopology
 from pd_units.topology_json import topology_from_json
 
-
-class Duration(click.ParamType[float]):
-    """Seconds, from "30min", "90s", "1h 30min" or a number."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds as a float."""
-        if isinstance(value, int | float):
-            return float(value)
-        try:
-            return parse_duration(str(value))
-        except ValueError as error:
-            self.fail(f"{value!r}: {error}", param, ctx)
-
-
-DURATION = Duration()
 UNKNOWN_TOPOLOGY = HostTopology(numa_nodes=None, gpus=None, nics=None)
 
 skip_option = click.option(

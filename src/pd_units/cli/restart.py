@@ -8,9 +8,9 @@ from pd_units.access import connect, require_root
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
 from pd_units.adapters.signals import deal_with, stoppable
-from pd_units.cli.options import DURATION
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.cli.progress import Progress
+from pd_units.cli.waits import DURATION, lock_timeout_option
 from pd_units.errors import DeploymentError, ExitCode
 from pd_units.index import Index, index_to_json, read_indexes
 from pd_units.manifest import Operation, Phase, begin_operation, end_operation, note_stopped, read_operation
@@ -42,12 +42,7 @@ from pd_units.waiting import Outcome
     type=DURATION,
     help="Longest wait for each role (default: twice [readiness] timeout, plus 3 min).",
 )
-@click.option(
-    "--lock-timeout",
-    type=DURATION,
-    default=10.0,
-    help="Longest wait for another pd-units (default: 10 s).",
-)
+@lock_timeout_option
 @json_option
 def command(
     names: tuple[str, ...],

@@ -11,9 +11,9 @@ from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
 from pd_units.adapters.signals import deal_with, stoppable
 from pd_units.cli.answers import broke_off, interrupted, whole
-from pd_units.cli.options import DURATION
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.cli.progress import Progress
+from pd_units.cli.waits import lock_timeout_option, timeout_option
 from pd_units.errors import ExitCode, PdUnitsError
 from pd_units.goal import Goal, Installed
 from pd_units.index import read_indexes
@@ -30,17 +30,8 @@ from pd_units.rollback import stored_goal, target_of
 @click.option("--to", "number", type=int, metavar="N", help="Go back to this generation, good or not.")
 @click.option("--check", is_flag=True, help="Show what would change, change nothing; needs root, too.")
 @click.option("--force", is_flag=True, help="Restart everything at once.")
-@click.option(
-    "--timeout",
-    type=DURATION,
-    help="Longest wait for readiness (default: twice [readiness] timeout, plus 3 min).",
-)
-@click.option(
-    "--lock-timeout",
-    type=DURATION,
-    default=10.0,
-    help="Longest wait for another pd-units (default: 10 s).",
-)
+@timeout_option
+@lock_timeout_option
 @click.option(
     "--adopt", "--overwrite", "adopt", is_flag=True, help="Replace unit files that were changed by hand."
 )

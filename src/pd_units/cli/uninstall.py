@@ -13,8 +13,8 @@ from pd_units.adapters.files import locked
 from pd_units.adapters.signals import deal_with, stoppable
 from pd_units.changes import ChangeSet
 from pd_units.cli.answers import whole
-from pd_units.cli.options import DURATION
 from pd_units.cli.output import emit, envelope, json_option
+from pd_units.cli.waits import lock_timeout_option
 from pd_units.errors import DeploymentError, ExitCode, PdUnitsError
 from pd_units.index import known_names, read_index
 from pd_units.manifest import manifest_path, note_stopped, operation_path, read_operation, what_next
@@ -31,12 +31,7 @@ from pd_units.uninstall import plan_uninstall, sweep_shared, uninstall
     "--restore-retired", is_flag=True, help="Enable and start again the units that it had replaced."
 )
 @click.option("--check", is_flag=True, help="Show what would change, change nothing; needs no root.")
-@click.option(
-    "--lock-timeout",
-    type=DURATION,
-    default=10.0,
-    help="Longest wait for another pd-units (default: 10 s).",
-)
+@lock_timeout_option
 @json_option
 @whole
 def command(

@@ -6,9 +6,9 @@ import click
 
 from pd_units.access import connect
 from pd_units.adapters.clock import SystemClock
-from pd_units.cli.options import DURATION
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.cli.progress import Progress
+from pd_units.cli.waits import DURATION
 from pd_units.errors import DeploymentError, ExitCode
 from pd_units.index import read_indexes
 from pd_units.measuring import with_placement
