@@ -85,6 +85,8 @@ class Reading:
             self.life.note_clock(message.clock_s)
         bar = find_bar(message.body)
         if bar is not None:
+            if not self.life.is_ours:
+                self._look_at_bar(message.body)
             if self.life.phase.move(bar[0], message.tag):
                 self.life.progress_at = self.at
                 self.life.milestones += 1
@@ -98,6 +100,12 @@ class Reading:
         """A prefix can name the program, too: a logger's own, a container's, a pod's."""
         if self._matcher.match(shorten(prefix)).identity:
             self.life.resembles = True
+
+    def _look_at_bar(self, body: str) -> None:
+        """A silenced engine shows nothing but its bars."""
+        found = self._matcher.match(shorten(body))
+        self.life.recognised = found.identity
+        self.life.resembles = self.life.resembles or found.weak
 
     def _weigh(self, message: Message, line: int) -> tuple[WarningRule, ...] | None:
         life = self.life

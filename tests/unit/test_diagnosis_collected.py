@@ -4,27 +4,9 @@
 from __future__ import annotations
 
 import pytest
+from log_lines import frame, read, stamp
 
-from pd_units.diagnosis import Classifier, Diagnosis, load_rules
 from pd_units.logtext import parse_message
-
-RULES = load_rules(extra_dirs=())
-V = "/opt/venv/lib/python3.12/site-packages/"
-
-
-def read(*lines: str) -> Diagnosis:
-    classifier = Classifier(RULES)
-    classifier.feed_many(lines)
-    return classifier.diagnose()
-
-
-def stamp(text: str, tag: str = "", clock: str = "03:04:05") -> str:
-    return f"[2026-01-02 {clock}{' ' + tag if tag else ''}] {text}"
-
-
-def frame(place: str, name: str, code: str = "x()") -> list[str]:
-    return [f'  File "{V}{place}", line 7, in {name}', f"    {code}"]
-
 
 SETTINGS = stamp("server_args=ServerArgs(model_path='/m/oak', tp_size=2, log_level='info')")
 LOADING = [SETTINGS, stamp("Load weight begin. avail mem=70.01 GB", "TP0")]

@@ -4,26 +4,7 @@
 from __future__ import annotations
 
 import pytest
-
-from pd_units.diagnosis import Classifier, Diagnosis, load_rules
-
-RULES = load_rules(extra_dirs=())
-V = "/opt/venv/lib/python3.12/site-packages/"
-
-
-def read(*lines: str) -> Diagnosis:
-    classifier = Classifier(RULES)
-    classifier.feed_many(lines)
-    return classifier.diagnose()
-
-
-def stamp(text: str, tag: str = "") -> str:
-    return f"[2026-01-02 03:04:05{' ' + tag if tag else ''}] {text}"
-
-
-def frame(place: str, name: str, code: str = "x()") -> list[str]:
-    return [f'  File "{V}{place}", line 7, in {name}', f"    {code}"]
-
+from log_lines import frame, read, stamp
 
 SETTINGS = [stamp("server_args=ServerArgs(model_path='/m/oak', tp_size=2, log_level='info')")]
 LOADING = [
@@ -121,6 +102,14 @@ FAULTS = {
     "cuda-error: device id": LOADING + died("AssertionError: Invalid device id"),
     "oom-kv-cache: sizing": POOLS + died("ValueError: nothing remains for tokens", ("sglang/srt/model_executor/pool_configurator.py", "resolve")),
     "cuda-error: NPU": HTTP + died("RuntimeError: The Inner error is reported as above. The process exits for this inner error"),
+    # met later: a library's own assertion, a layout that a store refuses, an adapter for a model without it
+    "assertion: in a compiled library": LOADING + died("RuntimeError: Failed: Assertion error /b/csrc/oak.cpp:7 'x <= limit'", ("sglang/srt/layers/moe/oak.py", "dispatch")),
+    "assertion: of a host cache": POOLS + died("AssertionError: the store takes page first layouts only", ("sglang/srt/mem_cache/storage/mooncake_store/mooncake_store.py", "register")),
+    "unsupported-model: adapter": LOADING + died("NotImplementedError", ("sglang/srt/lora/utils.py", "get_hidden_dim")),
+    "unsupported-arch: a table of chips": main('RuntimeError: Get arch failed "Unknown GPU architecture: gfx1"', ARGS, ("aiter/jit/utils/chip_info.py", "get_arch")),
+    "timeout: a peer in the capture": captured("[gloo/transport/tcp/unbound_buffer.cc:133] Timed out waiting 1800000ms for send operation to complete"),
+    "child-died: assert of C": [*HTTP, "python: /p/lib/Analysis.cpp:40: std::pair<int, int> f(g): Assertion `!(a && \"b\")' failed."],
+    "bad-argument: router without workers": ["[Router (Python)] 2026-01-02 03:04:05 - ERROR - Error starting router: argument 'worker_urls': 'NoneType' object cannot be converted to 'Sequence'"],
     # the other ranks
     "nccl: gloo mesh": SETTINGS + died("RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] no error"),
     "nccl: gloo interface": SETTINGS + died("RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find interface for: bond0"),
@@ -174,6 +163,23 @@ def test_what_is_avoided_did_not_happen() -> None:
 def test_an_autotuner_that_ignores_a_choice_goes_on() -> None:
     tried = ["RuntimeError: a configuration does not compile", "Ignoring this choice."]
     assert read(*CAPTURE, *tried).verdict == "starting"
+
+
+@pytest.mark.parametrize("status", ["400", "422"])
+def test_ready_after_a_warmup_that_was_refused_is_not_ready(status: str) -> None:
+    refused = stamp(f"Prefill disaggregation mode warm Up Failed, status code: {status}")
+    found = read(*HTTP, stamp("Start of pd disaggregation warmup ..."), refused, READY[-1])
+    assert (found.verdict, found.cause) == ("failed", "warmup-failed")
+
+
+def test_a_silenced_engine_is_known_by_its_bars() -> None:
+    bars = [
+        "Loading safetensors checkpoint shards: 100% Completed | 4/4 [00:03<00:00,  1.17it/s]",
+        "Capturing batches (bs=1 avail_mem=62.73 GB): 100%|███| 3/3 [00:00<00:00,  4.51it/s]",
+    ]
+    for seen in (bars, bars[:1], bars[1:]):
+        assert read(*seen, "Server started on http://localhost:1").verdict == "starting"
+    assert read("Downloading oak: 100%|███| 3/3 [00:00<00:00,  4.51it/s]").verdict == "unknown"
 
 
 def test_a_death_while_serving_is_no_failed_warmup() -> None:

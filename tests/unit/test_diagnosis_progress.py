@@ -5,15 +5,11 @@ from __future__ import annotations
 
 import pytest
 from log_cases import load_cases
+from log_lines import RULES, stamp
 
-from pd_units.diagnosis import Classifier, load_rules
+from pd_units.diagnosis import Classifier
 
-RULES = load_rules(extra_dirs=())
 CASES = {case.name: case for case in load_cases()}
-
-
-def stamp(text: str, tag: str = "") -> str:
-    return f"[2026-01-02 03:04:05{' ' + tag if tag else ''}] {text}"
 
 
 def bar(label: str, done: int, total: int) -> str:

@@ -4,16 +4,9 @@
 from __future__ import annotations
 
 import pytest
+from log_lines import RULES, frame, stamp
 
-from pd_units.diagnosis import Classifier, Diagnosis, ExitStatus, load_rules
-
-RULES = load_rules(extra_dirs=())
-V = "/usr/local/lib/python3.12/dist-packages/"
-
-
-def stamp(text: str, tag: str = "") -> str:
-    return f"[2026-01-02 03:04:05{' ' + tag if tag else ''}] {text}"
-
+from pd_units.diagnosis import Classifier, Diagnosis, ExitStatus
 
 SETTINGS = [stamp("server_args=ServerArgs(model_path='/m/x', watchdog_timeout=300, crash_dump_folder=None)")]
 JOIN = [
@@ -42,10 +35,6 @@ TO_POOL = TO_LOAD + LOADED
 TO_CAPTURE = TO_POOL + POOL + CAPTURE
 TO_HTTP = TO_CAPTURE + CAPTURED + HTTP
 SIGQUIT = [stamp("Received sigquit from a child process. It usually means the child failed.")]
-
-
-def frame(place: str, name: str, code: str = "x()") -> list[str]:
-    return [f'  File "{V}{place}", line 7, in {name}', f"    {code}"]
 
 
 def scheduler(exception: str, *frames: tuple[str, str], tag: str = "TP0") -> list[str]:
