@@ -110,6 +110,9 @@ FAULTS = {
     "timeout: a peer in the capture": captured("[gloo/transport/tcp/unbound_buffer.cc:133] Timed out waiting 1800000ms for send operation to complete"),
     "child-died: assert of C": [*HTTP, "python: /p/lib/Analysis.cpp:40: std::pair<int, int> f(g): Assertion `!(a && \"b\")' failed."],
     "bad-argument: router without workers": ["[Router (Python)] 2026-01-02 03:04:05 - ERROR - Error starting router: argument 'worker_urls': 'NoneType' object cannot be converted to 'Sequence'"],
+    "assertion: in torch": LOADING + died('RuntimeError: empty() INTERNAL ASSERT FAILED at "/pytorch/c10/x.cpp":29, please report a bug.', ("torch/cuda/memory.py", "empty_cache")),
+    "bad-argument: diffusion server": ["[01-02 03:04:05] Detected diffusion model (model_index.json): /m/oak", "error: unrecognized arguments: --oak"],
+    "bad-argument: pairs of the router": ["Traceback (most recent call last):", *frame("sglang_router/router_args.py", "_validate"), "ValueError: PD needs --prefill"],
     # the other ranks
     "nccl: gloo mesh": SETTINGS + died("RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] no error"),
     "nccl: gloo interface": SETTINGS + died("RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find interface for: bond0"),
@@ -158,6 +161,12 @@ def test_what_is_avoided_did_not_happen() -> None:
     notice = stamp("Detected oak on this driver, using triton to avoid a SIGSEGV.")
     assert read(*SETTINGS, notice).verdict == "starting"
     assert read(*SETTINGS, notice, *READY).verdict == "ready"
+
+
+def test_advice_of_a_framework_names_what_did_not_happen() -> None:
+    advice = "The actor is dead. There are some potential root causes. (1) killed by SIGKILL by the OOM killer. (3) crashed unexpectedly due to SIGSEGV or other unexpected errors."
+    found = read(*LOADING, *died("AssertionError: oak"), "ray.exceptions.ActorDiedError: it died", advice)
+    assert (found.verdict, found.cause) == ("failed", "assertion")
 
 
 def test_an_autotuner_that_ignores_a_choice_goes_on() -> None:
