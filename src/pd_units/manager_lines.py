@@ -22,6 +22,12 @@ _OVER = re.compile(
 _SPAWN = re.compile(_UNIT + r"Failed (?:at step (?P<step>\w+) spawning|to locate executable) ?(?P<path>\S*)")
 _VERB = re.compile(r"(?P<verb>Starting|Started|Stopping|Stopped|Failed to start) (?P<what>[^\r\n]{1,300})")
 _NAME = re.compile(r"[\w@.:\\-]{1,200}\.(?:service|scope)")
+_OF_THE_HOST = re.compile(
+    r"(?:user@\d+|user-runtime-dir@\d+|session-\w+|systemd-[\w@-]+|[sg]etty@\w+|dbus|dbus-broker|ssh|sshd|cron|crond|"
+    r"anacron|rsyslog|chrony|chronyd|polkit|NetworkManager|ModemManager|accounts-daemon|apt-daily|apt-daily-upgrade|"
+    r"packagekit|fwupd|fwupd-refresh|logrotate|man-db|fstrim|e2scrub_all|udisks2|upower|snapd|multipathd|"
+    r"unattended-upgrades|motd-news|phpsessionclean|containerd|nvidia-persistenced|nvidia-fabricmanager)\.(?:service|scope)"
+)
 
 
 class Manager(StrEnum):
@@ -46,6 +52,11 @@ class ManagerLine:
     unit: str
     status: ExitStatus | None = None
     result: str = ""
+
+
+def of_the_host(unit: str) -> bool:
+    """True for a unit of the distribution or a session: its life, in a journal of all, is not ours."""
+    return _OF_THE_HOST.fullmatch(unit) is not None
 
 
 def parse_manager_line(body: str, *, surely: bool) -> ManagerLine | None:

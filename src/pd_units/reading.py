@@ -19,7 +19,7 @@ from pd_units.logtext import (
     settings_start,
     shorten,
 )
-from pd_units.manager_lines import Manager, ManagerLine, parse_manager_line
+from pd_units.manager_lines import Manager, ManagerLine, of_the_host, parse_manager_line
 from pd_units.matcher import Found, matcher_of
 from pd_units.tracebacks import Origin, Quoted, Raised, Tracebacks
 
@@ -38,6 +38,8 @@ _STOP = re.compile(
     r"SIGTERM received\.|Received (?:terminate|interrupt) signal|Received SIGTERM|Gracefully exiting\.\.\.|"
     r"starting graceful shutdown|INFO: {1,8}Shutting down|^\^C"
 )
+_CONTAINER = re.compile(r"(?:\x1b\[[0-9;]{1,8}m)?(?P<name>[\w.-]{1,80}[-_]\d{1,3}) {1,24}\| ")
+_CONTAINER_EXIT = re.compile(r"(?P<name>\S{1,64}) exited with code \d")
 
 
 class Reading:
@@ -54,6 +56,7 @@ class Reading:
         self._settings_at = 0
         self._pending_cut = False
         self._unit = ""
+        self._containers: set[str] = set()
 
     def interesting(self, text: str) -> bool:
         """True where `text` may mean something to this life."""
@@ -64,6 +67,8 @@ class Reading:
     def take(self, piece: str, line: int, *, manager: bool) -> tuple[WarningRule, ...] | None:
         """Take one message; its warnings, where the same text with other numbers would say no more."""
         message = parse_message(piece)
+        if self._is_of_another_container(piece, message):
+            return ()
         if not self.life.is_ours and len(message.body) < len(piece):
             self._look_at_prefix(piece[: len(piece) - len(message.body)])
         if message.body.startswith(f"{_OWN}:") or message.ident.startswith(_OWN):
@@ -95,6 +100,18 @@ class Reading:
             message = parse_message(bar[1])
         outcome = self._weigh(message, line)
         return None if bar is not None else outcome
+
+    def _is_of_another_container(self, piece: str, message: Message) -> bool:
+        """Compose puts the lines of all containers into one log; those of an engine say so themselves."""
+        named = _CONTAINER.match(piece) if "| " in piece[:80] else None
+        if named is None:
+            gone = _CONTAINER_EXIT.match(message.body) if self._containers else None
+            return gone is not None and gone["name"] not in self._containers
+        if named["name"] not in self._containers:
+            if not self._matcher.match(shorten(message.body)).identity:
+                return bool(self._containers)
+            self._containers.add(named["name"])
+        return False
 
     def _look_at_prefix(self, prefix: str) -> None:
         """A prefix can name the program, too: a logger's own, a container's, a pod's."""
@@ -252,6 +269,8 @@ class Reading:
 
     def _manager_said(self, said: ManagerLine, body: str, line: int) -> None:
         life = self.life
+        if of_the_host(said.unit):
+            return
         if said.said in (Manager.STARTING, Manager.STARTED):
             self._manager_starts(said, line)
             return

@@ -36,6 +36,7 @@ _WORKER_NAME = re.compile(
 _MAIN_NAME = re.compile(
     r"^(?:prepare_server_args|_launch_subprocesses|launch_server|run_server|_launch_engine|launch_router|launch_engine)$"
 )
+_PROMPT = re.compile(r"(?:\?|\[[yY]/[nN]\]:?|>>>) ?$")
 _MOST_FRAMES = 40
 
 LITERALS = (
@@ -141,7 +142,8 @@ class Tracebacks:
             return Origin.WORKER
         if message.stamped:
             return Origin.WORKER if message.tag and not before.strip() else Origin.LOGGED
-        return Origin.LOGGED if before.strip(" :") else Origin.PLAIN
+        asked = not before.strip(" :") or _PROMPT.search(before) is not None
+        return Origin.PLAIN if asked else Origin.LOGGED
 
     def _add(self, frame: re.Match[str], at: int) -> None:
         self._frame_at = at

@@ -15,6 +15,86 @@ MAIN = ["Traceback (most recent call last):", *frame("sglang/launch_server.py", 
 DIED = [stamp("Scheduler hit an exception: Traceback (most recent call last):", "TP0")]
 
 
+# ------------------------------------------------------------------------- other programs in the same log
+READY_LINE = "The server is fired up and ready to roll!"
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        f"+ grep -c '{READY_LINE}' /tmp/oak.log",
+        f'+ # ready when: "{READY_LINE}"',
+        f"+ grep -c {READY_LINE} /tmp/oak.log",
+        f"Jan 02 03:04:05 box sudo[7]: operator : PWD=/ ; USER=root ; COMMAND=/usr/bin/journalctl -g {READY_LINE}",
+        f"until grep -q `{READY_LINE}` oak.log; do",
+    ],
+)
+def test_a_ready_line_that_is_looked_for_is_not_one(echo: str) -> None:
+    assert read(*LOADING, echo).verdict == "starting"
+    assert (
+        read(
+            *LOADING, echo, "OSError: oak does not appear to have a file named preprocessor_config.json"
+        ).cause
+        == "missing-model"
+    )
+    assert read(*LOADING, echo, f"oak-wrapper: {READY_LINE}").verdict == "ready"
+
+
+def test_other_containers_of_a_compose_file_say_nothing_about_the_engine() -> None:
+    def of(name: str, *lines: str) -> list[str]:
+        return [f"{name:<12} | {line}" for line in lines]
+
+    web = of("webui-1", MAIN[0], *frame("uvicorn/main.py", "<module>"), "RuntimeError: no upstream", "Killed")
+    lines = [*of("engine-1", *LOADING), *web, "webui-1 exited with code 1 (restarting)"]
+    assert read(*lines).verdict == "starting"
+    ready = read(*lines, *of("engine-1", READY), "webui-1 exited with code 137")
+    assert (ready.verdict, ready.cause) == ("ready", "none")
+    died = read(
+        *lines,
+        *of("engine-1", *DIED, *frame("x.py", "f"), "AssertionError: oak"),
+        "engine-1 exited with code 1",
+    )
+    assert (died.verdict, died.cause) == ("failed", "assertion")
+
+
+def test_what_the_kernel_and_systemd_did_to_other_programs_is_no_death() -> None:
+    at = "Jan 02 03:04:05 box "
+    others = [
+        at + "kernel: chrome invoked oom-killer: gfp_mask=0x140cca, order=0, oom_score_adj=300",
+        at + "kernel: oom-kill:constraint=CONSTRAINT_NONE,cpuset=user.slice,task=chrome,pid=8123,uid=1000",
+        at + "kernel: Out of memory: Killed process 8123 (chrome) total-vm:38211904kB, anon-rss:2911480kB",
+        at + "systemd[1]: user@1000.service: A process of this unit has been killed by the OOM killer.",
+        at + "systemd[1]: sshd.service: Main process exited, code=exited, status=255/EXCEPTION",
+        at + "systemd[1]: apt-daily.service: Deactivated successfully.",
+    ]
+    engine = [f"{at}python3[7]: {line}" for line in LOADING]
+    assert read(*engine, *others).verdict == "starting"
+    ready = read(*engine, *others, f"{at}python3[7]: {READY}", *others)
+    assert (ready.verdict, ready.cause) == ("ready", "none")
+    taken = (
+        at
+        + "kernel: Out of memory: Killed process 7 (pt_main_thread) total-vm:38211904kB, anon-rss:2911480kB"
+    )
+    found = read(*engine, *others, taken)
+    assert (found.verdict, found.cause) == ("failed", "killed-by-kernel")
+
+
+def test_a_traceback_behind_a_prompt_is_the_programs_own() -> None:
+    asked = "Do you wish to run the custom code? [y/N] Traceback (most recent call last):"
+    lines = [
+        *LOADING[:1],
+        asked,
+        *frame("transformers/x.py", "resolve"),
+        "EOFError: EOF when reading a line",
+        "",
+    ]
+    lines += ["During handling of the above exception, another exception occurred:", "", *MAIN]
+    found = read(
+        *lines, "ValueError: The repository oak contains custom code which must be executed to load it."
+    )
+    assert (found.verdict, found.cause) == ("failed", "bad-argument")
+
+
 # ------------------------------------------------------------------------------------------ launches
 @pytest.mark.parametrize(
     "code",

@@ -113,6 +113,7 @@ FAULTS = {
     "assertion: in torch": LOADING + died('RuntimeError: empty() INTERNAL ASSERT FAILED at "/pytorch/c10/x.cpp":29, please report a bug.', ("torch/cuda/memory.py", "empty_cache")),
     "bad-argument: diffusion server": ["[01-02 03:04:05] Detected diffusion model (model_index.json): /m/oak", "error: unrecognized arguments: --oak"],
     "bad-argument: pairs of the router": ["Traceback (most recent call last):", *frame("sglang_router/router_args.py", "_validate"), "ValueError: PD needs --prefill"],
+    "weights-mismatch: half quantised": LOADING + died("ValueError: Detected some but not all shards of oak.qkv_proj are quantized. All shards of fused layers to have the same precision."),
     # the other ranks
     "nccl: gloo mesh": SETTINGS + died("RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] no error"),
     "nccl: gloo interface": SETTINGS + died("RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find interface for: bond0"),
