@@ -296,20 +296,22 @@ def last_good(names: Names, *, other_than: int) -> Generation | None:
     one before it. None that a rollback or an uninstall went away from, and none with the very same units.
     """
     every = read_generations(names)
-    number = (read_json(uninstalled_path(names)) or {}).get("generation")
-    uninstalled = number if isinstance(number, int) else 0
     here = next((each for each in every if each.number == other_than), None)
     good = [
         each
-        for each in every
-        if each.good
-        and each.left is None
-        and uninstalled < each.number < other_than
-        and (here is None or each.content != here.content)
+        for each in _standing(names, every)
+        if each.number < other_than and (here is None or each.content != here.content)
     ]
     replaced = [each for each in good if here is not None and each.number == here.replaces]
     best = replaced or good
     return best[-1] if best else None
+
+
+def _standing(names: Names, every: Iterable[Generation]) -> list[Generation]:
+    """The good ones among `every` that neither a rollback nor an uninstall went away from."""
+    number = (read_json(uninstalled_path(names)) or {}).get("generation")
+    uninstalled = number if isinstance(number, int) else 0
+    return [each for each in every if each.good and each.left is None and each.number > uninstalled]
 
 
 def stored_units(names: Names, number: int) -> tuple[RenderedUnit, ...]:
@@ -364,12 +366,17 @@ def written_digests(names: Names) -> dict[str, frozenset[str]]:
     return found
 
 
-def prune(names: Names, *, keep: Iterable[int]) -> None:
-    """Remove old generations: all but the newest ten good ones, the newest others, and those to `keep`."""
-    everything = read_generations(names)
-    good = [generation.number for generation in everything if generation.good][-_KEPT:]
-    others = [generation.number for generation in everything if not generation.good][-_KEPT:]
-    kept = {*good, *others, *keep}
+def prune(names: Names, *, current: int) -> None:
+    """Remove old generations: all but `current`, what it would go back to, and the newest ten of two kinds:
+    those that one could go back to, and the others.
+
+    However often a new one is tried and gone back from, what served before stays. Raises: HostError 32.
+    """
+    every = read_generations(names)
+    back = last_good(names, other_than=current)
+    standing = [each.number for each in _standing(names, every)]
+    others = [each.number for each in every if each.number not in standing]
+    kept = {current, *standing[-_KEPT:], *others[-_KEPT:], *((back.number,) if back is not None else ())}
     for number in numbers(names):
         if number not in kept:
             try:

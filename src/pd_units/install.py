@@ -90,7 +90,7 @@ def conclude(
             write_outcome(goal.names, goal.index.generation, rolled_back=False)
     if ends:
         end_operation(goal.names)
-        prune(goal.names, keep=(goal.index.generation,))
+        prune(goal.names, current=goal.index.generation)
     unchanged = not goal.changes.changed and result in (Result.READY, Result.INSTALLED)
     return Installed(
         name=goal.index.name,

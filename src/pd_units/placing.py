@@ -116,14 +116,15 @@ class Placer:
         finish whatever breaks off from now on."""
         written = set(goal.changes.units(Kind.WRITE))
         new = [unit for unit in goal.shared if unit.name in written]
-        common = {unit.name: digest(unit.text) for unit in goal.shared}
         manifest = goal.names.shared_manifest
+        noted = _manifest_or_none(manifest)
+        common = {**noted, **{unit.name: digest(unit.text) for unit in goal.shared}}
         with StagedFiles() as staged:
             for unit in new:
                 before = goal.state.shared[unit.name].text
                 staged.add_checked(goal.names.unit_dir / unit.name, unit.text, before=before)
-            if new:
-                staged.add(manifest, manifest_text({**_manifest_or_none(manifest), **common}))
+            if common != noted:
+                staged.add(manifest, manifest_text(common))
             staged.commit()
         own = [unit.name for unit in goal.shared if is_own_service(unit)]
         enabled = [unit for unit in goal.changes.units(Kind.ENABLE) if unit in own]

@@ -51,10 +51,7 @@ def plan_uninstall(names: Names, manager: Manager) -> tuple[InstalledState, Chan
             changes.append(Change(unit.name, Kind.STOP, "uninstalled"))
     changes += [Change(u.name, Kind.DISABLE, "uninstalled") for u in (*order, state.target) if u.enabled]
     last = set(installed_names()) <= {names.deployment}
-    ours = read_manifest(names.shared_manifest) if last else {}
-    common = [
-        unit for unit in state.shared.values() if unit.ownership is Ownership.OURS and unit.name in ours
-    ]
+    common = [unit for unit in state.shared.values() if last and unit.ownership is Ownership.OURS]
     own = {unit.name for unit in shared if is_own_service(unit)}
     reason = "no deployment is left"
     changes += [
@@ -110,6 +107,14 @@ def uninstall(
     if restore_retired:
         _restore(names, manager, say)
     _forget(names, purge=purge)
+
+
+def shared_left(names: Names) -> bool:
+    """Whether a file that all deployments share is there: a killed first install may leave but one."""
+    places = ((names.unit_dir / unit.name, unit.text) for unit in shared_units())
+    return names.shared_manifest.exists() or any(
+        path.is_file() and path.read_text(errors="replace") == text for path, text in places
+    )
 
 
 def sweep_shared(names: Names) -> None:

@@ -232,6 +232,7 @@ def _stub_setup() -> str:
         lines.append(f"python3 -m venv --without-pip {path}")
         site = f'"$({path}/bin/python -c \'import sysconfig; print(sysconfig.get_path("purelib"))\')"'
         lines.append(f"python3 -m zipfile -e /mnt/sglang-{version}-py3-none-any.whl {site}")
+        lines.append(f"{path}/bin/python -m compileall -q {site}")  # its user may not write there
     return "\n".join(lines)
 
 

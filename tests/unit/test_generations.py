@@ -129,8 +129,28 @@ def test_a_judgement_is_written_down_but_not_of_the_one_that_changes(host: FakeH
 def test_ten_good_ones_are_kept_and_ten_others_and_the_current(host: FakeHost):
     for number in range(1, 31):
         generation(host, number, str(number), "ready" if number % 2 else "failed")
-    prune(host.names, keep=(1,))
+    prune(host.names, current=1)
     assert numbers(host.names) == (1, *range(11, 31))
+
+
+def test_what_served_before_is_kept_however_often_another_was_gone_back_from(host: FakeHost):
+    generation(host, 1, "1")
+    for number in range(2, 20):
+        generation(host, number, str(number))
+        prune(host.names, current=number)
+        good = last_good(host.names, other_than=number)
+        assert good is not None
+        assert good.number == 1
+        write_outcome(host.names, number, left=1000.0 + number)
+    assert numbers(host.names) == (1, *range(9, 20))
+
+
+def test_what_the_current_one_replaced_is_kept(host: FakeHost):
+    for number in range(1, 15):
+        generation(host, number, str(number))
+    generation(host, 15, "15", replaces=2)
+    prune(host.names, current=15)
+    assert numbers(host.names) == (2, *range(6, 16))
 
 
 def test_half_a_generation_is_pruned_and_never_good(host: FakeHost):
@@ -138,7 +158,7 @@ def test_half_a_generation_is_pruned_and_never_good(host: FakeHost):
     (host.names.state_dir / "generations" / "2" / "units").mkdir(parents=True)
     assert read_generation(host.names, 2) is None
     assert numbers(host.names) == (1, 2)
-    prune(host.names, keep=(1,))
+    prune(host.names, current=1)
     assert numbers(host.names) == (1,)
 
 

@@ -21,7 +21,7 @@ from pd_units.manifest import manifest_path, note_stopped, operation_path, read_
 from pd_units.naming import RUN_ROOT, Names, name_problem
 from pd_units.ports import Manager
 from pd_units.report import changes_text
-from pd_units.uninstall import plan_uninstall, sweep_shared, uninstall
+from pd_units.uninstall import plan_uninstall, shared_left, sweep_shared, uninstall
 
 
 @click.command(name="uninstall", short_help="Stop a deployment and remove its units.")
@@ -83,7 +83,7 @@ def command(
 def _installed(names: Names) -> bool:
     """Whether anything of it is there, or what all deployments share without any deployment."""
     there = manifest_path(names).exists() or operation_path(names).exists()
-    shared_alone = names.shared_manifest.exists() and not known_names()
+    shared_alone = not known_names() and shared_left(names)
     return there or shared_alone or read_index(names.deployment) is not None
 
 
