@@ -271,9 +271,13 @@ class _Planner:
         python = [self.host.pd_units_python, "-I", "-m", "pd_units.supervise"]
         return [*python, verb, "--deployment", self.deployment.name, "--unit", unit]
 
+    def _waiting_helper(self, verb: str, unit: str) -> list[str]:
+        # a stop before it can deal with one would kill it, and the unit that was stopped would be `failed`
+        return ["/usr/bin/env", "--ignore-signal=TERM", *self._helper(verb, unit)]
+
     def _watch(self, unit: str, role: Role, url: str, backends: Sequence[Backend] = ()) -> tuple[str, ...]:
         readiness = self.deployment.readiness
-        argv = [*self._helper("watch", unit), "--role", role, "--url", url]
+        argv = [*self._waiting_helper("watch", unit), "--role", role, "--url", url]
         argv += ["--timeout", str(round(readiness.timeout_s))]
         if role is Role.ROUTER:
             argv += [] if readiness.smoke_test else ["--no-smoke-test"]
@@ -286,7 +290,7 @@ class _Planner:
         return tuple(map(str, argv))
 
     def _gate(self, unit: str, backends: Sequence[Backend]) -> tuple[str, ...]:
-        argv = self._helper("gate", unit)
+        argv = self._waiting_helper("gate", unit)
         for backend in backends:
             argv += ["--backend", backend.unit]
         return tuple(argv)

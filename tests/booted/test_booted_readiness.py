@@ -204,6 +204,23 @@ def test_a_stop_of_a_waiting_router_is_no_failure(box: Box) -> None:
     assert box.state(ROUTER) == "inactive/dead"
 
 
+@pytest.mark.parametrize("unit", [DECODE, ROUTER])
+def test_a_stop_before_a_helper_can_deal_with_it_is_no_failure(box: Box, unit: str) -> None:
+    """The stop comes while the interpreter of watcher or gate starts: that is held up by a pipe."""
+    load_and_hang(box)
+    box.run(["systemctl", "stop", ROUTER, DECODE]).check()
+    hold = "import os; os.path.exists('/run/hold') and open('/run/hold').read()"
+    box.sh(f'mkfifo /run/hold; echo "{hold}" >$(echo /opt/pd-units/lib/python3*/site-packages)/hold.pth')
+    box.run(["systemctl", "start", "--no-block", unit]).check()
+    helper = f"cat /proc/$(systemctl show -P ControlPID {unit})/comm 2>/dev/null || true"
+    until("the helper's interpreter", lambda: box.sh(helper).startswith("python"))
+    box.run(["systemctl", "stop", "--no-block", unit]).check()
+    box.wait_state(unit, "deactivating")
+    box.sh("exec 3>/run/hold; rm /run/hold; exec 3>&-")
+    until("its end", lambda: box.state(unit).startswith(("inactive", "failed")))
+    assert box.state(unit) == "inactive/dead"
+
+
 @pytest.mark.parametrize("python", ["/opt/sglang", "/opt/sglang-0.5.23"])
 def test_a_stop_drains_and_kills_no_child_first(box: Box, python: str) -> None:
     installed(box, deployment(**{"/opt/sglang/bin": f"{python}/bin"}))

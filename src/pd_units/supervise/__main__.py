@@ -14,7 +14,8 @@ _KEPT_VALUES = {name: os.environ[name] for name in _KEPT if name in os.environ}
 os.environ.clear()
 os.environ.update(_KEPT_VALUES, PATH="/usr/sbin:/usr/bin:/sbin:/bin", LANG="C.UTF-8")
 
-# A stop may come while the rest is imported: if it killed us, a unit that is stopped would be `failed`.
+# A stop may come while the rest is imported: if it killed us, a unit that is stopped would be `failed`. Until
+# here the signal is ignored, and lost (the units' Exec lines): gate and watcher ask systemd once.
 EARLY: list[int] = []
 signal.signal(signal.SIGTERM, lambda number, _frame: EARLY.append(number))
 

@@ -43,6 +43,7 @@ from pd_units.supervise.command import (
     after_signal,
     failed_unless_stopped,
     hurry,
+    is_stopped,
     keep_start,
     now,
     publish,
@@ -77,6 +78,8 @@ def watch_backend(task: Task, stop: Stop) -> int:
     process = main_process(task)
     with systemd() as manager:
         status = forget_explicit_starts(manager, task)
+    if is_stopped(status):
+        return EX_OK
     if process is None:
         return failed_unless_stopped(None, task, "ended before its watch began")
     watcher = BackendWatcher(task, stop, process, status.log_namespace if status is not None else "")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pd_units.adapters.notify import send_status
 from pd_units.errors import HostError, PdUnitsError
 from pd_units.naming import Names, Role, stem
-from pd_units.ports import ActiveState, Manager
+from pd_units.ports import ActiveState, Manager, UnitStatus
 from pd_units.starts import PhaseTime, Start, note_start
 from pd_units.verdicts import LiveVerdict, write_live
 
@@ -161,6 +161,11 @@ def failed_unless_stopped(manager: Manager | None, task: Task, text: str) -> int
         return EX_OK
     say(f"{stem(task.unit)}: {text}")
     return EX_FAILED
+
+
+def is_stopped(status: UnitStatus | None) -> bool:
+    """Whether the unit is being stopped already: the signal for it came too early to be seen."""
+    return status is not None and status.active_state is ActiveState.DEACTIVATING
 
 
 def _manager() -> SystemdManager:

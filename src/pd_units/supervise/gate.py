@@ -19,6 +19,7 @@ from pd_units.supervise.command import (
     Terminated,
     after_signal,
     connect,
+    is_stopped,
     publish,
     say,
     wait_for,
@@ -39,7 +40,10 @@ def pass_gate(task: Task, stop: Stop) -> int:
     while True:
         try:
             stop.check()
-            manager = manager or connect()
+            if manager is None:
+                manager = connect()
+                if manager is not None and is_stopped(manager.unit(task.unit)):
+                    return EX_OK
             waiting, invocations = _look(manager, task)
             stop.check()
             if not waiting:

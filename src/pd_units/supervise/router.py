@@ -31,6 +31,7 @@ from pd_units.supervise.command import (
     after_signal,
     connect,
     failed_unless_stopped,
+    is_stopped,
     keep_start,
     now,
     publish,
@@ -67,6 +68,8 @@ def watch_router(task: Task, stop: Stop) -> int:
     process = main_process(task)
     manager = connect()
     status = forget_explicit_starts(manager, task)
+    if is_stopped(status):
+        return EX_OK
     if process is None:
         return failed_unless_stopped(manager, task, "ended before its watch began")
     began_us = status.inactive_exit_mono_us if status is not None else 0
