@@ -36,8 +36,8 @@ __all__ = ["DEFAULT_SYSTEMD", "Backend", "HostFacts", "Plan", "UnitPlan", "check
 
 #: Where systemd's version cannot be seen: what the oldest tested one has, newer ones have too.
 DEFAULT_SYSTEMD = 252
-#: Automatic restarts in one start-limit interval after which systemd gives up.
-START_LIMIT_BURST = 5
+#: Starts in one start-limit interval; the last one is left for a start by hand (supervise/limit.py).
+START_LIMIT_BURST = 6
 _MARGIN_S = 60
 _BACKEND_STOP_S = 120
 _BACKEND_RESTART_S = 10

@@ -49,6 +49,8 @@ class UnitStatus:
     exec_main_status: int = 0
     exec_main_start_mono_us: int = 0
     n_restarts: int = 0
+    start_limit_burst: int = 0
+    start_limit_interval_us: int = 0
     state_change_us: int = 0
     inactive_exit_mono_us: int = 0
     active_enter_mono_us: int = 0

@@ -194,6 +194,8 @@ class SystemdManager:
             exec_main_status=p.get("ExecMainStatus", 0),
             exec_main_start_mono_us=p.get("ExecMainStartTimestampMonotonic", 0),
             n_restarts=p.get("NRestarts", 0),
+            start_limit_burst=p.get("StartLimitBurst", 0),
+            start_limit_interval_us=p.get("StartLimitIntervalUSec", 0),
             state_change_us=p.get("StateChangeTimestamp", 0),
             inactive_exit_mono_us=p.get("InactiveExitTimestampMonotonic", 0),
             active_enter_mono_us=p.get("ActiveEnterTimestampMonotonic", 0),

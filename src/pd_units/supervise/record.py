@@ -1,7 +1,7 @@
 """The recorder of ends: runs in ExecStopPost=, after every life, also one that its watcher never saw.
 
 It names the cause while the journal's lines are fresh, keeps it, and stops automatic restarts of a start that
-cannot succeed unchanged (a bad argument, a missing model).
+cannot succeed unchanged (a bad argument, a missing model), and those of one that failed too often.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pd_units.errors import PdUnitsError
 from pd_units.logtext import is_usage
 from pd_units.naming import Role, stem
 from pd_units.ports import JournalLine, Manager, UnitStatus
-from pd_units.starts import Start, note_start, phases_from
+from pd_units.starts import Start, note_start, phases_from, read_starts
 from pd_units.supervise.command import EX_OK, Task, connect, say
 from pd_units.supervise.engine_log import rules
+from pd_units.supervise.limit import is_last_try
 from pd_units.verdicts import EndOfLife, LiveVerdict, read_live, write_end
 
 # A dead process's last lines can reach the journal after its exit is seen.
@@ -73,11 +74,16 @@ def _record(task: Task, environment: Mapping[str, str]) -> None:
     if not was_ready:
         _keep_start(task, end, live, status)
     say(f"{stem(task.unit)} ended: {end.cause}" + (f": {end.advice}" if end.advice else ""))
-    if not end.retried and manager is not None:
-        _give_up(task, end, manager, status)
+    if manager is None:
+        return
+    if not end.retried:
+        _give_up(task, f"{end.cause} comes back until the deployment is changed", manager, status)
+    elif status is not None and is_last_try(status, read_starts(task.names, task.unit), now=end.ended):
+        lives = status.start_limit_burst - 1
+        _give_up(task, f"that was try {lives} of {lives}; an explicit start begins anew", manager, status)
 
 
-def _give_up(task: Task, end: EndOfLife, manager: Manager, before: UnitStatus | None) -> None:
+def _give_up(task: Task, why: str, manager: Manager, before: UnitStatus | None) -> None:
     """Cancel the automatic restart, unless somebody has asked for another start since `before`.
 
     A job that was there before is the one of the start that failed.
@@ -86,7 +92,7 @@ def _give_up(task: Task, end: EndOfLife, manager: Manager, before: UnitStatus | 
     known = before.job_id if before is not None else present.job_id
     if present.job_id != known and present.job_type in ("start", "restart"):
         return
-    say(f"{stem(task.unit)} is not restarted: {end.cause} comes back until the deployment is changed")
+    say(f"{stem(task.unit)} is not restarted: {why}")
     manager.stop(task.unit)
 
 
