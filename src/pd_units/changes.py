@@ -106,7 +106,8 @@ class InstalledUnit:
 class InstalledState:
     """Everything on the host that an install looks at.
 
-    `unfinished` says that an operation broke off before systemd had read its files.
+    `unfinished` says that an operation broke off before systemd had read its files; `exchanged` are the units
+    that have a GPU or a port which another unit of the deployment is to have.
     """
 
     units: Mapping[str, InstalledUnit]
@@ -115,6 +116,7 @@ class InstalledState:
     obsolete: Mapping[str, InstalledUnit]
     retired: Mapping[str, UnitStatus]
     unfinished: bool = False
+    exchanged: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

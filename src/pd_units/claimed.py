@@ -1,21 +1,57 @@
-"""What a kept generation would take from other deployments: GPUs and ports that are theirs by now."""
+"""What a deployment would take from others: GPUs and ports that are theirs."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from pd_units.errors import DeploymentError, Fault
-from pd_units.index import Index, installed_names, read_index
+from pd_units.adapters.files import locked
+from pd_units.errors import DeploymentError, ExitCode, Fault, HostError
+from pd_units.generations import last_good, stored_index, stored_text
+from pd_units.goal import Goal
+from pd_units.index import Index, deployment_path, index_from_json, known_names, read_index
+from pd_units.manifest import Operation, read_operation
 from pd_units.model import Deployment, parse_deployment
 from pd_units.model_check import ports_of
 from pd_units.naming import Names
-from pd_units.placing import deployment_path
+
+_HINT = "give it others, or name that unit in deployment.retires"
+# Placing files and writing down what is taken; nobody waits for a model under this lock.
+_LOCK_S = 60.0
 
 
-def claimed_by_others(names: Names, index: Index, text: str) -> tuple[Fault, ...]:
-    """GPUs and ports of `index` that belong to units of other deployments, but not to those that it retires.
+@contextlib.contextmanager
+def alone_on_host(goal: Goal, *, but: Collection[str] = ()) -> Iterator[None]:
+    """Nobody else takes GPUs and ports while `goal`'s are looked for and written down.
+
+    `but`: deployments of the same call whose turn comes later. Raises: DeploymentError 12; HostError 32.
+    """
+    with locked(goal.names.host_lock, timeout_s=_LOCK_S):
+        require_free(goal.names, goal.index, goal.text, but=but)
+        yield
+
+
+def require_free(names: Names, index: Index, text: str, *, hint: str = "", but: Collection[str] = ()) -> None:
+    """Whoever installs calls this under the host's lock, just before it writes down what it takes.
+
+    Raises: DeploymentError 12 with every GPU and port that is another deployment's; HostError 32.
+    """
+    faults = claimed_by_others(names, index, text, but=but)
+    if faults:
+        raise DeploymentError(
+            f"generation {index.generation} of {names.deployment} has no place beside other deployments",
+            faults=faults,
+            hint=hint,
+            exit_code=ExitCode.PLACEMENT,
+        )
+
+
+def claimed_by_others(
+    names: Names, index: Index, text: str, *, but: Collection[str] = ()
+) -> tuple[Fault, ...]:
+    """GPUs and ports of `index` that belong to other deployments, `but` these, and not to units it retires.
 
     `text` is its deployment file; where a file cannot be read, its index tells. Raises: HostError 32.
     """
@@ -23,27 +59,54 @@ def claimed_by_others(names: Names, index: Index, text: str) -> tuple[Fault, ...
     retired = wanted.retires if wanted is not None else ()
     gpus: dict[int, str] = {}
     ports: dict[int, str] = {}
-    for name in installed_names(names.root):
-        other = read_index(name, names.root) if name != names.deployment else None
-        if other is None:
+    for name in known_names(names.root):
+        if name == names.deployment or name in but:
             continue
-        for unit in other.units:
-            if unit.unit not in retired:
-                gpus.update(dict.fromkeys(unit.gpus, unit.unit))
-        ports.update(_ports(other, _deployment_of(Names(name, names.root)), retired))
+        for other, kept in _claims(Names(name, names.root)):
+            for unit in other.units:
+                if unit.unit not in retired:
+                    gpus.update(dict.fromkeys(unit.gpus, unit.unit))
+            ports.update(_ports(other, kept, retired))
     faults = [
-        Fault(unit.unit, f"GPU {gpu} belongs to {gpus[gpu]} of another deployment", placement=True)
+        Fault(unit.unit, f"GPU {gpu} belongs to {gpus[gpu]} of another deployment", _HINT, placement=True)
         for unit in index.units
         for gpu in unit.gpus
         if gpu in gpus
     ]
     mine = sorted(dict(_ports(index, wanted, ())).items())
     faults += [
-        Fault(where, f"port {port} belongs to {ports[port]} of another deployment", placement=True)
+        Fault(where, f"port {port} belongs to {ports[port]} of another deployment", _HINT, placement=True)
         for port, where in mine
         if port in ports
     ]
     return tuple(faults)
+
+
+def _claims(names: Names) -> Iterator[tuple[Index, Deployment | None]]:
+    """What a deployment has, what it is about to have, and what its way back needs until it has that."""
+    index = read_index(names.deployment, names.root)
+    if index is not None:
+        yield index, _kept(deployment_path(names))
+    operation = read_operation(names)
+    if operation is None or operation.kind == "uninstall":
+        return
+    if operation.index is not None:
+        begun = index_from_json(dict(operation.index), source="operation.json")
+        yield begun, _text_of(names, begun.generation)
+    yield from _way_back(names, operation)
+
+
+def _way_back(names: Names, operation: Operation) -> Iterator[tuple[Index, Deployment | None]]:
+    with contextlib.suppress(HostError):
+        good = last_good(names, other_than=operation.generation)
+        if operation.kind == "install" and good is not None:
+            yield stored_index(names, good.number), _text_of(names, good.number)
+
+
+def _text_of(names: Names, number: int) -> Deployment | None:
+    with contextlib.suppress(HostError):
+        return _parsed(stored_text(names, number))
+    return None
 
 
 def _ports(
@@ -58,10 +121,16 @@ def _ports(
             yield port, unit.unit
 
 
-def _deployment_of(names: Names) -> Deployment | None:
+def _kept(path: Path) -> Deployment | None:
     with contextlib.suppress(OSError, UnicodeDecodeError):
-        return _parsed(deployment_path(names).read_text(encoding="utf-8"))
+        return _parsed(path.read_text(encoding="utf-8"))
     return None
+
+
+def retired_by(text: str) -> tuple[str, ...]:
+    """The units that a kept deployment file retires; none where it cannot be read."""
+    deployment = _parsed(text)
+    return deployment.retires if deployment is not None else ()
 
 
 def _parsed(text: str) -> Deployment | None:

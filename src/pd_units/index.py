@@ -73,6 +73,11 @@ def index_path(names: Names) -> Path:
     return names.state_dir / "index.json"
 
 
+def deployment_path(names: Names) -> Path:
+    """Where the deployment file is kept as it was installed."""
+    return names.state_dir / "deployment.toml"
+
+
 def index_to_json(index: Index) -> dict[str, Any]:
     """The index as it is kept."""
     return {"schema": SCHEMA, **asdict(index)}
@@ -101,6 +106,14 @@ def read_index(name: str, root: Path = Path("/")) -> Index | None:
             hint="run `pd-units install` again: it writes it anew",
         )
     return index_from_json(value, source=str(path))
+
+
+def readable_index(name: str, root: Path = Path("/")) -> Index | None:
+    """As `read_index`, and None for one that is damaged: an install writes it anew."""
+    try:
+        return read_index(name, root)
+    except HostError:
+        return None
 
 
 def index_from_json(value: dict[str, Any], *, source: str) -> Index:

@@ -19,7 +19,7 @@ from pd_units.goal import Goal, Installed
 from pd_units.index import current_generation
 from pd_units.manifest import end_operation, note_stopped, read_operation, what_next
 from pd_units.observe import UnitState
-from pd_units.placing import Placer
+from pd_units.placing import Guard, Placer
 from pd_units.ports import Clock, Manager
 from pd_units.schedule import schedule
 from pd_units.steps import Say, Stepper
@@ -30,10 +30,18 @@ class Installer:
     """Applies the changes of one deployment to the host."""
 
     def __init__(
-        self, manager: Manager, clock: Clock, say: Say, seen: Watcher, *, timeout_s: float | None = None
+        self,
+        manager: Manager,
+        clock: Clock,
+        say: Say,
+        seen: Watcher,
+        *,
+        timeout_s: float | None = None,
+        guard: Guard = lambda _goal: contextlib.nullcontext(),
     ) -> None:
+        """`guard` is held while it is written down what a goal takes (claimed.alone_on_host)."""
         self._clock = clock
-        self._placer = Placer(manager, clock, say)
+        self._placer = Placer(manager, clock, say, guard)
         self._stepper = Stepper(manager, clock, say, seen, timeout_s=timeout_s)
 
     def apply(self, goal: Goal, *, wait: bool = True) -> Outcome:

@@ -164,6 +164,9 @@ def refuse_foreign(state: InstalledState, *, adopt: bool) -> None:
     Raises: HostError 32, with every such file; masked units are never adopted.
     """
     faults = []
+    if state.target.ownership is Ownership.MASKED:
+        name = state.target.name
+        faults.append(Fault(str(UNIT_DIR / name), "the target is masked", f"systemctl unmask {name}"))
     for unit in (*state.units.values(), *state.shared.values(), *state.obsolete.values()):
         path = str(UNIT_DIR / unit.name)
         if unit.ownership is Ownership.MASKED:

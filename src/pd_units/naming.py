@@ -79,6 +79,11 @@ class Names:
         return RUN_ROOT / f"{self.deployment}{where}.lock"
 
     @property
+    def host_lock(self) -> Path:
+        """The lock of what all deployments share: who has which GPU and port, and the units of all."""
+        return self.lock.with_name(self.lock.name.replace(self.deployment, "@host", 1))
+
+    @property
     def run_dir(self) -> Path:
         """Directory of live verdicts."""
         return under(self.root, RUN_ROOT) / self.deployment

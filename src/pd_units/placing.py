@@ -7,9 +7,11 @@ whatever breaks off is named by the next command, and finished or undone by it o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pd_units.adapters.files import (
     StagedFiles,
@@ -23,9 +25,15 @@ from pd_units.adapters.files import (
 )
 from pd_units.changes import Kind, is_own_service
 from pd_units.errors import ExitCode, HostError, PdUnitsError, TemplateError
-from pd_units.generations import drop_generation, generations_dir, note_left, numbers, write_generation
+from pd_units.generations import (
+    drop_generation,
+    generations_dir,
+    note_left,
+    numbers,
+    write_generation,
+)
 from pd_units.goal import Goal
-from pd_units.index import index_path, index_text, index_to_json
+from pd_units.index import deployment_path, index_path, index_text, index_to_json
 from pd_units.manifest import (
     Operation,
     Phase,
@@ -44,18 +52,15 @@ from pd_units.ports import ActiveState, Clock, Manager
 from pd_units.stopping import stop_unit
 
 Say = Callable[[str], None]
+Guard = Callable[[Goal], AbstractContextManager[None]]
 # What systemd says of a unit that it could not read.
 _REJECTED = ("bad-setting", "error")
+_OF_OUTCOMES = ("outcome.json", "failed-units.json")
 
 
 def retired_path(names: Names) -> Path:
     """Where it is kept what was retired, and how it was before."""
     return names.state_dir / "retired.json"
-
-
-def deployment_path(names: Names) -> Path:
-    """Where the deployment file is kept as it was installed."""
-    return names.state_dir / "deployment.toml"
 
 
 def require_safe(names: Names) -> None:
@@ -81,16 +86,17 @@ def require_safe(names: Names) -> None:
 class Placer:
     """Places the files of one goal, and has systemd read them."""
 
-    def __init__(self, manager: Manager, clock: Clock, say: Say) -> None:
-        self._manager, self._clock, self._say = manager, clock, say
+    def __init__(self, manager: Manager, clock: Clock, say: Say, guard: Guard) -> None:
+        self._manager, self._clock, self._say, self._guard = manager, clock, say, guard
 
     def place(self, goal: Goal) -> None:
         """Write, enable, reload. Raises: TemplateError 21, HostError 30 to 33."""
         require_safe(goal.names)
-        self._sweep(goal)
-        self._place_shared(goal)
         with StagedFiles() as staged, StagedFiles() as later:
-            self._begin(goal, staged, later)
+            with self._guard(goal):  # until it is written down what the deployment is about to take
+                self._sweep(goal)
+                self._place_shared(goal)
+                self._begin(goal, staged, later)
             self._retire(goal)
             self._settle(goal)
             # Before the new manifest, which no longer names them: broken off here, they are known as ours.
@@ -99,6 +105,7 @@ class Placer:
                 self._say(f"writing {goal.names.unit_dir / unit}")
             staged.commit()
             self._load(goal)
+            self._unretire(goal)
             later.commit()
 
     def _sweep(self, goal: Goal) -> None:
@@ -109,7 +116,7 @@ class Placer:
         sweep(names.state_dir, lambda _name: True)
         sweep(names.state_dir.parent, lambda name: name == names.shared_manifest.name)
         for number in numbers(names):
-            sweep(generations_dir(names) / str(number), lambda name: name == "outcome.json")
+            sweep(generations_dir(names) / str(number), lambda name: name in _OF_OUTCOMES)
 
     def _place_shared(self, goal: Goal) -> None:
         """The files that all deployments share, before anything of this one: with them in place, a boot can
@@ -198,6 +205,8 @@ class Placer:
             was = {
                 "active": status.active_state is ActiveState.ACTIVE,
                 "enabled": status.unit_file_state == "enabled",
+                # a link to a file elsewhere goes when it is disabled
+                "path": str(Path(status.fragment_path).resolve()) if status.fragment_path else "",
             }
             before.setdefault(unit, was)  # an interrupted install may have stopped it already
         write_json(path, before)
@@ -205,6 +214,16 @@ class Placer:
             self._say(f"retiring {unit}")
             stop_unit(self._manager, self._clock, unit)
             self._manager.disable([unit])
+
+    def _unretire(self, goal: Goal) -> None:
+        """On the way back: what the generation that is left had retired, and this one does not."""
+        if goal.kind != "rollback":
+            return
+        path = retired_path(goal.names)
+        retired = read_json(path) or {}
+        for unit in [name for name in retired if name not in goal.state.retired]:
+            bring_back(unit, retired.pop(unit), self._manager, self._say)
+            write_json(path, retired)
 
     def _settle(self, goal: Goal) -> None:
         """Stop what is removed, and what fails or waits for an automatic restart: that would run the new
@@ -251,6 +270,24 @@ class Placer:
                     hint=f"systemd-analyze verify {unit.name} says why",
                     exit_code=ExitCode.UNIT_REJECTED,
                 )
+
+
+def bring_back(unit: str, before: Mapping[str, Any], manager: Manager, say: Say) -> None:
+    """Enable and start again what was enabled and ran before it was retired; what cannot be is said."""
+    path = str(before.get("path") or "")
+    known = manager.unit(unit).exists
+    if not known and not (before.get("enabled") and path and Path(path).exists()):
+        say(f"{unit} is not restored: its unit file is gone")
+        return
+    say(f"restoring {unit}")
+    try:
+        if before.get("enabled"):
+            manager.enable([unit if known else path])
+            manager.reload()
+        if before.get("active"):
+            manager.start(unit)
+    except PdUnitsError as error:
+        say(f"{unit} is not restored: {error.brief}" + (f": {error.detail}" if error.detail else ""))
 
 
 def _invocation(goal: Goal, unit: str) -> str:

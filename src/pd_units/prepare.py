@@ -8,23 +8,24 @@ from pathlib import Path
 
 from pd_units.adapters.host import host_facts, verify_units
 from pd_units.changes import ChangeSet, Kind, plan_changes
+from pd_units.claimed import claimed_by_others
 from pd_units.errors import DeploymentError, ExitCode, Fault, HostError
 from pd_units.generations import stored_deployment_path
 from pd_units.goal import Goal, next_number
-from pd_units.index import current_generation, installed_names, known_names, read_index
+from pd_units.index import current_generation, deployment_path, known_names, read_index, readable_index
 from pd_units.installed import read_installed, refuse_foreign
 from pd_units.manifest import manifest_path, read_manifest, read_operation
 from pd_units.model import Deployment, check_together, lint, parse_deployment, together_code
 from pd_units.naming import CONFIG_DIR, Names
 from pd_units.pinning import moved_gpus
-from pd_units.placing import deployment_path, require_safe
+from pd_units.placing import require_safe
 from pd_units.plan import Plan, make_plan
 from pd_units.plan_index import index_of
 from pd_units.ports import Manager
 from pd_units.preflight import Check, Subject, require, run_checks
 from pd_units.received import fragment_digest
 from pd_units.render import render_units
-from pd_units.schedule import drained_router
+from pd_units.schedule import drained_router, exchanged
 from pd_units.shared import shared_units
 from pd_units.topology import HostTopology
 
@@ -147,10 +148,14 @@ def plan_sources(
         )
         for source in sources
     )
-    faults = gpus_claimed_twice(plans, choices.root)
+    here = {plan.deployment.name for plan in plans}
+    faults = list(gpus_claimed_twice(plans))
+    for source, plan in zip(sources, plans, strict=True):
+        names = Names(plan.deployment.name, choices.root)
+        faults += claimed_by_others(names, index_of(plan, generation=0), source.text, but=here)
     if faults:
         raise DeploymentError(
-            "two deployments want the same GPU", faults=faults, exit_code=ExitCode.PLACEMENT
+            "two deployments want the same GPU or port", faults=faults, exit_code=ExitCode.PLACEMENT
         )
     return tuple(_with_moved_gpus(plan, topology, choices) for plan in plans)
 
@@ -166,25 +171,16 @@ def _with_moved_gpus(plan: Plan, topology: HostTopology, choices: Choices) -> Pl
     return replace(plan, warnings=(*plan.warnings, *moved)) if moved else plan
 
 
-def gpus_claimed_twice(plans: Sequence[Plan], root: Path) -> tuple[Fault, ...]:
-    """GPUs that two deployments claim: those of this call, and those installed that no plan retires."""
-    here = {plan.deployment.name for plan in plans}
-    retired = {unit for plan in plans for unit in plan.deployment.retires}
+def gpus_claimed_twice(plans: Sequence[Plan]) -> tuple[Fault, ...]:
+    """GPUs that two deployments of one call claim."""
     claims: dict[int, str] = {}
-    for name in installed_names(root):
-        index = read_index(name, root) if name not in here else None
-        for claimed in index.units if index is not None else ():
-            if claimed.unit not in retired:
-                claims.update(dict.fromkeys(claimed.gpus, claimed.unit))
     faults = []
     for plan in plans:
         for unit in plan.units:
             for gpu in unit.gpus:
                 if gpu in claims:
-                    hint = "give it other GPUs, or name that unit in deployment.retires"
-                    faults.append(
-                        Fault(unit.unit, f"GPU {gpu} belongs to {claims[gpu]} of another deployment", hint)
-                    )
+                    what = f"GPU {gpu} belongs to {claims[gpu]} of another deployment"
+                    faults.append(Fault(unit.unit, what, "give it other GPUs"))
         claims.update({gpu: unit.unit for unit in plan.units for gpu in unit.gpus})
     return tuple(faults)
 
@@ -207,6 +203,9 @@ def prepare(
     deployment, names = source.deployment, Names(source.deployment.name, choices.root)
     rendered, shared = render_units(plan), shared_units()
     state = read_installed(names, rendered, shared, deployment.retires, manager, adopt=choices.adopt)
+    fragments = {unit.name: fragment_digest(unit.text) for unit in rendered}
+    index = index_of(plan, generation=0, topology=topology, fragments=fragments)
+    state = replace(state, exchanged=exchanged(readable_index(deployment.name, choices.root), index))
     changes = plan_changes(rendered, shared, state, start=choices.start)
     if choices.offline:
         changes = ChangeSet(tuple(c for c in changes.changes if c.kind is not Kind.RELOAD))
@@ -222,10 +221,9 @@ def prepare(
         # With the drop-ins that are on disk now: systemd-analyze finds them by the units' names.
         verify_units((*rendered, *shared))
     number = next_number(names, rendered, changes, current_generation(deployment.name, choices.root))
-    fragments = {unit.name: fragment_digest(unit.text) for unit in rendered}
     goal = Goal(
         names=names,
-        index=index_of(plan, generation=number, topology=topology, fragments=fragments),
+        index=replace(index, generation=number),
         text=source.text,
         rendered=rendered,
         shared=shared,

@@ -11,6 +11,7 @@ import sys
 from pd_units.access import connect
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import Busy, locked
+from pd_units.claimed import alone_on_host
 from pd_units.errors import ExitCode, PdUnitsError
 from pd_units.install import Installer, conclude
 from pd_units.manifest import Operation, end_operation, interrupted_names, read_operation
@@ -44,7 +45,7 @@ def _finish(names: Names, operation: Operation, manager: Manager) -> str:
         end_operation(names)
         return f"the {operation.kind} ended with the last boot: units start as they are"
     goal = stored_goal(names, operation.generation, manager, kind=operation.kind)
-    installer = Installer(manager, clock, say, lambda _reports: None)
+    installer = Installer(manager, clock, say, lambda _reports: None, guard=alone_on_host)
     conclude(goal, installer.apply(goal, wait=False), clock, waited=False)
     return f"the {operation.kind} of generation {operation.generation} is finished; its units start now"
 

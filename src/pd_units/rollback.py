@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pd_units.changes import ChangeSet, plan_changes
-from pd_units.claimed import claimed_by_others
-from pd_units.errors import DeploymentError, ExitCode, HostError, PdUnitsError
+from pd_units.claimed import require_free, retired_by
+from pd_units.errors import ExitCode, HostError, PdUnitsError
 from pd_units.generations import (
     Generation,
     Result,
@@ -20,7 +20,7 @@ from pd_units.generations import (
     write_outcome,
 )
 from pd_units.goal import Goal, Installed, with_failed
-from pd_units.index import Index, current_generation
+from pd_units.index import Index, current_generation, readable_index
 from pd_units.install import Installer, conclude
 from pd_units.installed import read_installed, refuse_foreign
 from pd_units.manifest import Operation, begin_operation, read_operation
@@ -29,8 +29,10 @@ from pd_units.placing import require_safe
 from pd_units.ports import Clock, Manager
 from pd_units.received import fragment_digest
 from pd_units.rendered import RenderedUnit
-from pd_units.schedule import drained_router
+from pd_units.schedule import drained_router, exchanged
 from pd_units.shared import shared_units
+
+_ANOTHER = "go back to another generation (--to N), or move or uninstall the other deployment"
 
 
 def stored_goal(
@@ -49,16 +51,18 @@ def stored_goal(
     require_safe(names)
     text, back = stored_text(names, number), kind == "rollback"
     if back:
-        _require_free(names, number, text)
+        require_free(names, stored_index(names, number), text, hint=_ANOTHER)
     rendered, shared = stored_units(names, number), shared_units()
-    state = read_installed(names, rendered, shared, (), manager, adopt=adopt)
+    state = read_installed(names, rendered, shared, retired_by(text), manager, adopt=adopt)
+    index = _index(names, number, rendered)
+    state = replace(state, exchanged=exchanged(readable_index(names.deployment, names.root), index))
     refuse_foreign(state, adopt=adopt)
     changes: ChangeSet = plan_changes(rendered, shared, state, start=True)
     if not force:
         changes = drained_router(changes, rendered, state)
     return Goal(
         names=names,
-        index=_index(names, number, rendered),
+        index=index,
         text=text,
         rendered=rendered,
         shared=shared,
@@ -70,22 +74,11 @@ def stored_goal(
     )
 
 
-def _require_free(names: Names, number: int, text: str) -> None:
-    faults = claimed_by_others(names, stored_index(names, number), text)
-    if faults:
-        raise DeploymentError(
-            f"generation {number} of {names.deployment} has no place beside other deployments",
-            faults=faults,
-            hint="go back to another generation (--to N), or move or uninstall the other deployment",
-            exit_code=ExitCode.PLACEMENT,
-        )
-
-
 def _leaves(names: Names, number: int) -> tuple[int, ...]:
     """What a rollback to `number` goes away from: what is installed, and what was being installed."""
     operation = read_operation(names)
     begun = operation.generation if operation is not None else 0
-    return tuple({current_generation(names.deployment, names.root), begun} - {0, number})
+    return tuple(each for each in {current_generation(names.deployment, names.root), begun} if each > number)
 
 
 def _index(names: Names, number: int, rendered: tuple[RenderedUnit, ...]) -> Index:

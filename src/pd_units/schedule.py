@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from urllib.parse import urlsplit
 
 from pd_units.changes import Change, ChangeSet, InstalledState, Kind
 from pd_units.differences import main_directives
+from pd_units.index import Index, IndexUnit
 from pd_units.naming import Role, stem
 from pd_units.plan_argv import url_of
 from pd_units.ports import ActiveState
@@ -72,6 +74,8 @@ def rolling(changes: ChangeSet, rendered: Sequence[RenderedUnit], state: Install
     if router is not None and (not _active(state, router) or moved(rendered, state)):
         return False
     restarted = _restarted(changes, rendered)
+    if restarted & state.exchanged:
+        return False
     roles = {unit.role for unit in rendered if unit.name in restarted}
     up = {*changes.units(Kind.START, Kind.RESTART), *(u.name for u in rendered if _active(state, u.name))}
     serving = [unit for unit in rendered if unit.name in up]
@@ -93,6 +97,20 @@ def moved(rendered: Sequence[RenderedUnit], state: InstalledState) -> tuple[str,
         if before and before != _address(main_directives(*texts_of(unit.text, installed.drop_ins))):
             found.append(unit.name)
     return tuple(found)
+
+
+def exchanged(before: Index | None, after: Index) -> frozenset[str]:
+    """The units of `before` with a GPU or port that another one has `after`: they stop before it starts."""
+    held = {unit.unit: _needs(unit) for unit in before.units} if before is not None else {}
+    needed = {unit.unit: _needs(unit) - held.get(unit.unit, set()) for unit in after.units}
+    return frozenset(
+        name for name, has in held.items() if any(has & new for other, new in needed.items() if other != name)
+    )
+
+
+def _needs(unit: IndexUnit) -> set[str]:
+    port = urlsplit(unit.url).port
+    return {*(f"GPU {gpu}" for gpu in unit.gpus), *((f"port {port}",) if port is not None else ())}
 
 
 def _address(directives: Mapping[str, tuple[str, ...]]) -> str:
@@ -127,10 +145,16 @@ def schedule(
     backends = {unit.name for unit in rendered if unit.role is not Role.ROUTER}
     added = tuple(unit for unit in starts if unit in backends)
     rest = tuple(unit for unit in starts if unit not in backends)
+    handed = tuple(unit for unit in restarts if unit in state.exchanged)
+    drain = bounced and bool(restarts)
     steps: list[Step] = []
+    if handed:
+        # What they have is another's next: nobody can start on it, or at it, while they run.
+        steps += [Step(Do.STOP, (str(router),))] if drain else []
+        steps.append(Step(Do.STOP, handed))
     if added:
         # What is added serves before anything that serves now is taken away.
-        waits = not force and (roll or (bounced and not restarts))
+        waits = not force and not handed and (roll or (bounced and not restarts))
         steps.append(Step(Do.START, added, wait=waits, routed=not moved(rendered, state)))
     if roll:
         idle = tuple(unit for unit in restarts if not _active(state, unit))
@@ -139,11 +163,11 @@ def schedule(
         steps += [Step(Do.RESTART, (str(router),))] if bounced else []
         steps += [Step(Do.START, rest)] if rest else []
         return tuple(steps)
-    drain = bounced and bool(restarts)
-    if drain:
+    if drain and not handed:
         steps.append(Step(Do.STOP, (str(router),)))
-    if restarts:
-        steps.append(Step(Do.RESTART, tuple(restarts)))
+    others = tuple(unit for unit in restarts if unit not in handed)
+    steps += [Step(Do.RESTART, others)] if others else []
+    steps += [Step(Do.START, handed)] if handed else []
     if bounced:
         steps.append(Step(Do.START if drain else Do.RESTART, (str(router),)))
     if rest:

@@ -9,9 +9,8 @@ import pytest
 from pd_units import prepare
 from pd_units.cli import run, wait_ready
 from pd_units.errors import DeploymentError, HostError
-from pd_units.index import Index, IndexUnit
+from pd_units.index import Index, IndexUnit, deployment_path
 from pd_units.naming import Names, Role
-from pd_units.placing import deployment_path
 from pd_units.prepare import deployment_files
 
 NAME = "qwen3.6-27b"

@@ -123,7 +123,8 @@ def test_no_start_leaves_what_runs_and_the_next_install_takes_it_away(host: Fake
     host.installer.apply(host.goal(units, retires=["old.service"]))
     assert set(host.manager.asked("stop")) == {gone, "old.service"}
     assert list(host.files()) == [kept]
-    assert read_json(retired_path(host.names)) == {"old.service": {"active": True, "enabled": True}}
+    kept_of_it = {"active": True, "enabled": True, "path": str(host.names.unit_dir / "old.service")}
+    assert read_json(retired_path(host.names)) == {"old.service": kept_of_it}
 
 
 class Power(Exception):

@@ -8,11 +8,12 @@ import pytest
 
 from pd_units.changes import Change, ChangeSet, InstalledState, InstalledUnit, Kind, Ownership
 from pd_units.differences import main_directives
+from pd_units.index import Index, IndexUnit
 from pd_units.naming import Role
 from pd_units.ports import ActiveState, UnitStatus
 from pd_units.received import Received
 from pd_units.rendered import RenderedUnit
-from pd_units.schedule import Do, Step, drained_router, moved, rolling, schedule
+from pd_units.schedule import Do, Step, drained_router, exchanged, moved, rolling, schedule
 
 P0, P1, D0, D1, R, T = "p0", "p1", "d0", "d1", "r", "target"
 ROLES = {P0: Role.PREFILL, P1: Role.PREFILL, D0: Role.DECODE, D1: Role.DECODE, R: Role.ROUTER}
@@ -176,3 +177,56 @@ def test_a_new_instance_is_not_looked_for_in_a_router_that_moves():
     assert restart.units == (R,)
     start, _ = schedule(planned, two_pairs(), replace(before, units={**before.units, R: at_work().units[R]}))
     assert (start.wait, start.routed) == (True, True)
+
+
+# ------------------------------------------------------------------------------ what one has, another gets
+def index(**units: tuple[tuple[int, ...], int]) -> Index:
+    rows = [
+        IndexUnit(unit=name, role=ROLES[name], url=f"http://127.0.0.1:{port}", gpus=gpus)
+        for name, (gpus, port) in units.items()
+    ]
+    return Index(name="n", generation=1, units=tuple(rows), timeout_s=1.0)
+
+
+BEFORE = index(p0=((0, 1), 30000), p1=((2, 3), 30001), d0=((4, 5), 30002), d1=((6, 7), 30003))
+
+
+@pytest.mark.parametrize(
+    ("after", "handed"),
+    [
+        (BEFORE, set()),
+        (index(p0=((0,), 30000), p1=((2, 3), 30001)), set()),  # less of its own
+        (index(p0=((2, 3), 30000), p1=((0, 1), 30001)), {P0, P1}),
+        (index(p0=((0, 1), 30001), p1=((2, 3), 30000)), {P0, P1}),
+        (index(p0=((0, 1), 30000), d0=((3,), 30002)), {P1}),  # of one that is no longer declared
+        (index(p0=((8, 9), 30000), d1=((0, 1), 30003)), {P0}),
+    ],
+)
+def test_what_another_is_to_have(after: Index, handed: set[str]):
+    assert exchanged(BEFORE, after) == handed
+    assert exchanged(None, after) == set()
+
+
+def test_what_is_handed_over_stops_before_anybody_starts():
+    at_work = replace(ALL_UP, exchanged=frozenset({P0, D1}))
+    planned = changes((Kind.RESTART, P0), (Kind.RESTART, D1), (Kind.RESTART, D0), (Kind.KEEP, R))
+    drained = drained_router(planned, TWO_PAIRS, at_work)
+    assert not rolling(drained, TWO_PAIRS, at_work)
+    assert flat(schedule(drained, TWO_PAIRS, at_work)) == [
+        (Do.STOP, (R,), False),
+        (Do.STOP, (P0, D1), False),
+        (Do.RESTART, (D0,), False),
+        (Do.START, (P0, D1), False),
+        (Do.START, (R,), False),
+    ]
+
+
+def test_an_added_one_takes_over_what_another_leaves():
+    units = rendered(P0, P1)
+    at_work = replace(state(p0=UP), exchanged=frozenset({P0}))
+    planned = changes((Kind.START, P1), (Kind.RESTART, P0))
+    assert flat(schedule(planned, units, at_work)) == [
+        (Do.STOP, (P0,), False),
+        (Do.START, (P1,), False),
+        (Do.START, (P0,), False),
+    ]

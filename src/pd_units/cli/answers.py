@@ -77,12 +77,17 @@ def interrupted(goal: Goal, signal: str, manager: Manager) -> Installed:
     )
 
 
-def failed_before(goal: Goal, failed: Generation, manager: Manager) -> Installed:
-    """The answer to an install of what failed before and was rolled back: it is not tried blindly again."""
-    message = (
+def not_again(failed: Generation) -> str:
+    """Why an install of what failed before does nothing."""
+    return (
         f"generation {failed.number} was the same and failed ({failed.message}): not tried again; "
         "change the deployment file, or --force tries it once more"
     )
+
+
+def failed_before(goal: Goal, failed: Generation, manager: Manager) -> Installed:
+    """The answer to an install of what failed before and was rolled back: it is not tried blindly again."""
+    message = not_again(failed)
     story = {
         "generation": failed.number,
         "message": failed.message,

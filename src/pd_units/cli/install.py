@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -14,22 +15,26 @@ from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
 from pd_units.adapters.offline import OfflineManager
 from pd_units.adapters.signals import deal_with, stoppable
-from pd_units.cli.answers import broke_off, failed_before, interrupted, whole
+from pd_units.changes import ChangeSet
+from pd_units.claimed import alone_on_host
+from pd_units.cli.answers import broke_off, failed_before, interrupted, not_again, whole
 from pd_units.cli.options import UNKNOWN_TOPOLOGY, skip_option, topology_of, topology_option
 from pd_units.cli.output import emit, emit_error, envelope, json_option, warn
 from pd_units.cli.progress import Progress
 from pd_units.cli.waits import lock_timeout_option, timeout_option
-from pd_units.errors import ExitCode, PdUnitsError
+from pd_units.errors import DeploymentError, ExitCode, PdUnitsError
 from pd_units.generations import Generation
 from pd_units.goal import Installed
 from pd_units.install import Installer, conclude
 from pd_units.manifest import read_operation
 from pd_units.measuring import with_placement
 from pd_units.naming import Names
+from pd_units.placing import Guard
 from pd_units.ports import Manager
 from pd_units.prepare import (
     Choices,
     Prepared,
+    Source,
     deployment_files,
     plan_sources,
     prepare,
@@ -111,7 +116,7 @@ def command(
     sources = read_sources(deployment_files(files))
     topology = UNKNOWN_TOPOLOGY if choices.offline and topology_file is None else topology_of(topology_file)
 
-    def prepare_all() -> list[Prepared]:
+    def prepare_all(sources: Sequence[Source]) -> list[Prepared]:
         plans = plan_sources(sources, topology, manager, choices)
         return [
             prepare(source, plan, topology, manager, choices, strict=not check)
@@ -119,7 +124,7 @@ def command(
         ]
 
     if check:
-        return show(prepare_all(), as_json=as_json, diff=diff, pending_code=pending_code)
+        return show(prepare_all(sources), as_json=as_json, diff=diff, pending_code=pending_code)
     assert manager is not None
     how = How(wait=start and not no_wait, rollback=not no_rollback, timeout_s=timeout, diff=diff)
     done: list[Installed] = []
@@ -127,8 +132,18 @@ def command(
         for source in sorted(sources, key=lambda each: each.deployment.name):
             path = Names(source.deployment.name, root).lock
             stack.enter_context(locked(path, timeout_s=lock_timeout))
-        for prepared in prepare_all():
-            done.append(_Run(prepared, manager, how).install())
+        # Read again: who held a lock may have changed what a NAME stands for.
+        now = read_sources(deployment_files(files))
+        if {each.deployment.name for each in now} != {each.deployment.name for each in sources}:
+            raise DeploymentError(
+                "the deployment files have changed meanwhile",
+                hint="run it again",
+                exit_code=ExitCode.UNREADABLE,
+            )
+        todo = prepare_all(now)
+        for number, prepared in enumerate(todo):
+            later = {each.names.deployment for each in todo[number + 1 :]}
+            done.append(_Run(prepared, manager, how, partial(alone_on_host, but=later)).install())
             if done[-1].exit_code is ExitCode.INTERRUPTED:
                 break
     return _answer(done, as_json=as_json)
@@ -141,6 +156,7 @@ def show(prepared: Sequence[Prepared], *, as_json: bool, diff: bool, pending_cod
         for result in each.checks:
             if not result.ok:
                 click.echo(f"preflight {result.severity}: {result.name}: {result.evidence}", err=True)
+    prepared = [_without_known_to_fail(each) for each in prepared]
     changed = any(each.changes.changed for each in prepared)
     code = ExitCode.CHANGES_PENDING if pending_code and changed else ExitCode.OK
     obj = envelope(
@@ -165,6 +181,16 @@ def show(prepared: Sequence[Prepared], *, as_json: bool, diff: bool, pending_cod
     return code
 
 
+def _without_known_to_fail(prepared: Prepared) -> Prepared:
+    """As an install would do it: what failed before is not tried again, and changes nothing."""
+    goal = prepared.goal
+    failed = known_to_fail(goal) if goal.changes.changed and not goal.force else None
+    if failed is None:
+        return prepared
+    _say(f"{goal.index.name}: {not_again(failed)}")
+    return replace(prepared, goal=replace(goal, changes=ChangeSet(())))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class How:
     """How changes are run."""
@@ -178,11 +204,13 @@ class How:
 class _Run:
     """The install of one deployment."""
 
-    def __init__(self, prepared: Prepared, manager: Manager, how: How) -> None:
+    def __init__(self, prepared: Prepared, manager: Manager, how: How, guard: Guard = alone_on_host) -> None:
         self._prepared, self._goal, self._manager, self._how = prepared, prepared.goal, manager, how
         self._clock = SystemClock()
         progress = Progress(self._clock)
-        self._installer = Installer(manager, self._clock, progress.say, progress, timeout_s=how.timeout_s)
+        self._installer = Installer(
+            manager, self._clock, progress.say, progress, timeout_s=how.timeout_s, guard=guard
+        )
 
     def install(self) -> Installed:
         """What came of it, an error too: other deployments of the same call have their own answers."""

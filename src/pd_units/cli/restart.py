@@ -11,9 +11,17 @@ from pd_units.adapters.signals import deal_with, stoppable
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.cli.progress import Progress
 from pd_units.cli.waits import DURATION, lock_timeout_option
-from pd_units.errors import DeploymentError, ExitCode
+from pd_units.errors import DeploymentError, ExitCode, HostError
 from pd_units.index import Index, index_to_json, read_indexes
-from pd_units.manifest import Operation, Phase, begin_operation, end_operation, note_stopped, read_operation
+from pd_units.manifest import (
+    Operation,
+    Phase,
+    begin_operation,
+    end_operation,
+    note_stopped,
+    read_operation,
+    what_next,
+)
 from pd_units.measuring import with_placement
 from pd_units.naming import Role
 from pd_units.placing import require_safe
@@ -68,7 +76,8 @@ def command(
     with stoppable():
         for index in indexes:
             with locked(index.names.lock, timeout_s=lock_timeout):
-                outcomes.append(_restart(index, roles, manager, timeout, force=force))
+                (now,) = read_indexes([index.name])  # whoever held the lock may have changed it
+                outcomes.append(_restart(now, roles, manager, timeout, force=force))
             if outcomes[-1].exit_code == ExitCode.INTERRUPTED:
                 break
     worst = max(outcomes, key=lambda outcome: outcome.exit_code)
@@ -84,32 +93,34 @@ def _restart(
     index: Index, roles: list[Role], manager: Manager, timeout_s: float | None, *, force: bool
 ) -> Outcome:
     """Restart one deployment; an interrupted one is named by the next command. Raises: HostError."""
-    steps = restart_steps(index, roles, manager, force=force)
-    if not steps:
-        return Outcome(exit_code=ExitCode.OK, message="nothing to restart", reports=())
     names, clock = index.names, SystemClock()
     require_safe(names)
     pending = read_operation(names)
-    mine = pending is None or pending.kind == "restart"  # an interrupted install stays to be finished
-    if mine:
-        operation = Operation(
-            kind="restart",
-            generation=index.generation,
-            began=clock.wall(),
-            phase=Phase.UNITS,
-            index=index_to_json(index),
+    if pending is not None and pending.kind != "restart":
+        todo = what_next(names.deployment, pending.kind, pending.generation, pending.options)
+        raise HostError(
+            f"an interrupted {pending.kind} of {names.deployment} comes first; nothing was restarted",
+            hint=todo,
         )
-        begin_operation(names, operation)
+    steps = restart_steps(index, roles, manager, force=force)
+    if not steps:
+        return Outcome(exit_code=ExitCode.OK, message="nothing to restart", reports=())
+    operation = Operation(
+        kind="restart",
+        generation=index.generation,
+        began=clock.wall(),
+        phase=Phase.UNITS,
+        index=index_to_json(index),
+    )
+    begin_operation(names, operation)
     progress = Progress(clock)
     stepper = Stepper(manager, clock, progress.say, progress, timeout_s=timeout_s)
     try:
         outcome = stepper.run(index, steps, {})
     except KeyboardInterrupt as error:
         signal = deal_with(error)
-        if mine:
-            note_stopped(names, signal)
+        note_stopped(names, signal)
         message = f"the restart was interrupted by {signal}; what was begun goes on: pd-units status"
         return Outcome(exit_code=ExitCode.INTERRUPTED, message=message, reports=())
-    if mine:
-        end_operation(names)
+    end_operation(names)
     return outcome

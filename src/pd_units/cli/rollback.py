@@ -9,7 +9,10 @@ import click
 from pd_units.access import connect, require_root
 from pd_units.adapters.clock import SystemClock
 from pd_units.adapters.files import locked
+from pd_units.adapters.host import verify_units
 from pd_units.adapters.signals import deal_with, stoppable
+from pd_units.changes import Kind
+from pd_units.claimed import alone_on_host
 from pd_units.cli.answers import broke_off, interrupted, whole
 from pd_units.cli.output import emit, envelope, json_option
 from pd_units.cli.progress import Progress
@@ -57,10 +60,13 @@ def command(
     manager = connect(needed=True)
     assert manager is not None
     with stoppable(), locked(names.lock, timeout_s=lock_timeout):
+        read_indexes([name])  # whoever held the lock may have uninstalled it
         target = target_of(names, number)
         goal = stored_goal(names, target.number, manager, adopt=adopt, force=force)
         if check:
             return _show(goal, as_json=as_json)
+        if goal.changes.of(Kind.WRITE):
+            verify_units((*goal.rendered, *goal.shared))  # with the drop-ins of now
         click.echo(f"{name}: going back to generation {target.number}", err=True)
         done = _roll_back(goal, manager, timeout)
     if done.error is not None and not as_json:
@@ -77,7 +83,7 @@ def command(
 def _roll_back(goal: Goal, manager: Manager, timeout_s: float | None) -> Installed:
     clock = SystemClock()
     progress = Progress(clock)
-    installer = Installer(manager, clock, progress.say, progress, timeout_s=timeout_s)
+    installer = Installer(manager, clock, progress.say, progress, timeout_s=timeout_s, guard=alone_on_host)
     try:
         return conclude(goal, installer.apply(goal), clock)
     except KeyboardInterrupt as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
 from typing import TextIO
 
@@ -39,11 +40,18 @@ class Answer(io.TextIOWrapper):
 
 def replace_streams() -> None:
     """Put them in place of Python's own; what the terminal's encoding lacks is written with backslashes."""
-    sys.stdout = _instead(sys.stdout, Answer)
-    sys.stderr = _instead(sys.stderr, Prose)
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free one, or a lock would lie there
+    sys.stdout = _instead(sys.stdout, Answer, 1)
+    sys.stderr = _instead(sys.stderr, Prose, 2)
 
 
-def _instead(stream: TextIO, kind: type[io.TextIOWrapper]) -> TextIO:
+def _instead(stream: TextIO | None, kind: type[io.TextIOWrapper], number: int) -> TextIO:
+    if stream is None:  # closed by whoever started us
+        return kind(io.BufferedWriter(io.FileIO(number, "w", closefd=False)), "utf-8", "backslashreplace")
     if not isinstance(stream, io.TextIOWrapper):
-        return stream  # closed by whoever started us, or a test's own
+        return stream  # a test's own
     return kind(stream.buffer, stream.encoding, "backslashreplace", line_buffering=stream.line_buffering)
