@@ -179,10 +179,16 @@ def what_next(name: str, kind: str, generation: int, options: Mapping[str, bool]
         return f"`pd-units {kind} {name}` finishes it"
     back = (
         f"`pd-units rollback {name}` goes back"
-        if generation > 1
+        if _replaced_one(name, generation)
         else f"`pd-units uninstall {name}` undoes it"
     )
     return f"`pd-units install {name}` finishes it, {back}"
+
+
+def _replaced_one(name: str, generation: int) -> bool:
+    """Whether something was installed before it; not so after an uninstall, whatever its number."""
+    kept = read_json(Names(name).state_dir / "generations" / str(generation) / "outcome.json") or {}
+    return bool(kept.get("replaces", generation > 1))
 
 
 def operation_words(name: str, operation: Operation) -> str:

@@ -123,7 +123,10 @@ class StagedFiles:
             folders[each.path.parent] = None
             self._moving.pop(0)
         for folder in folders:
-            sync_directory(folder)
+            try:
+                sync_directory(folder)
+            except OSError as error:
+                raise write_error(folder, error) from error
 
 
 def _check(moving: _Moving) -> None:
@@ -291,8 +294,9 @@ def locked(path: Path, *, timeout_s: float) -> Iterator[None]:
     deadline = time.monotonic() + timeout_s
     descriptor = _acquire(path, deadline)
     try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # a full /run: who waits is not told for whom
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         yield
     finally:
         path.unlink(missing_ok=True)
