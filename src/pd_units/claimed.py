@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pd_units.adapters.files import locked
+from pd_units.adapters.files import Busy, locked, read_json
 from pd_units.errors import DeploymentError, ExitCode, Fault, HostError
 from pd_units.generations import last_good, stored_index, stored_text
 from pd_units.goal import Goal
-from pd_units.index import Index, deployment_path, index_from_json, known_names, read_index
+from pd_units.index import Index, deployment_path, index_from_json, known_names, read_index, retired_path
 from pd_units.manifest import Operation, read_operation
 from pd_units.model import Deployment, parse_deployment
 from pd_units.model_check import ports_of
@@ -28,8 +28,23 @@ def alone_on_host(goal: Goal, *, but: Collection[str] = ()) -> Iterator[None]:
 
     `but`: deployments of the same call whose turn comes later. Raises: DeploymentError 12; HostError 32.
     """
-    with locked(goal.names.host_lock, timeout_s=_LOCK_S):
+    with host_locked(goal.names):
         require_free(goal.names, goal.index, goal.text, but=but)
+        yield
+
+
+@contextlib.contextmanager
+def host_locked(names: Names) -> Iterator[None]:
+    """Hold the lock of what all deployments share. Raises: HostError 32 if another holds it for a minute."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(names.host_lock, timeout_s=_LOCK_S))
+        except Busy as error:
+            raise HostError(
+                "another pd-units is placing files of another deployment",
+                detail=error.detail,
+                hint="run it again when that one has gone on",
+            ) from error
         yield
 
 
@@ -99,8 +114,11 @@ def _claims(names: Names) -> Iterator[tuple[Index, Deployment | None]]:
 def _way_back(names: Names, operation: Operation) -> Iterator[tuple[Index, Deployment | None]]:
     with contextlib.suppress(HostError):
         good = last_good(names, other_than=operation.generation)
-        if operation.kind == "install" and good is not None:
-            yield stored_index(names, good.number), _text_of(names, good.number)
+        back = (
+            operation.generation if operation.kind == "rollback" else (good.number if good is not None else 0)
+        )
+        if back:
+            yield stored_index(names, back), _text_of(names, back)
 
 
 def _text_of(names: Names, number: int) -> Deployment | None:
@@ -127,10 +145,10 @@ def _kept(path: Path) -> Deployment | None:
     return None
 
 
-def retired_by(text: str) -> tuple[str, ...]:
-    """The units that a kept deployment file retires; none where it cannot be read."""
+def retired_by(names: Names, text: str) -> tuple[str, ...]:
+    """The units that a kept deployment file retires; where it cannot be read, all that are retired now."""
     deployment = _parsed(text)
-    return deployment.retires if deployment is not None else ()
+    return deployment.retires if deployment is not None else tuple(read_json(retired_path(names)) or ())
 
 
 def _parsed(text: str) -> Deployment | None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pd_units.changes import ChangeSet, InstalledState, Kind
-from pd_units.errors import ExitCode, PdUnitsError
-from pd_units.generations import content_digest, numbers, read_generation, read_generations
-from pd_units.index import Index
+from pd_units.errors import ExitCode, HostError, PdUnitsError
+from pd_units.generations import (
+    content_digest,
+    numbers,
+    read_generation,
+    read_generations,
+    stored_index,
+)
+from pd_units.index import Index, readable_index
 from pd_units.manifest import read_operation
 from pd_units.naming import Names
 from pd_units.rendered import RenderedUnit
@@ -41,6 +48,23 @@ class Goal:
             return False
         kept = read_generation(self.names, self.index.generation)
         return kept is None or kept.content != content_digest(self.rendered)
+
+
+def index_at_work(names: Names, after: Index) -> Index | None:
+    """What the processes have that give way to `after`: the index, or what it replaced if it is that one.
+
+    So after `--no-start`, or a kill between the files and the restarts. Raises: HostError 32 as `read_json`.
+    """
+    now = readable_index(names.deployment, names.root)
+    if now is None or {(u.unit, u.gpus, u.url) for u in now.units} != {
+        (u.unit, u.gpus, u.url) for u in after.units
+    }:
+        return now
+    kept = read_generation(names, now.generation)
+    with contextlib.suppress(HostError):
+        if kept is not None and kept.replaces:
+            return stored_index(names, kept.replaces)
+    return now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,6 +78,11 @@ def deployment_path(names: Names) -> Path:
     return names.state_dir / "deployment.toml"
 
 
+def retired_path(names: Names) -> Path:
+    """Where it is kept what was retired, and how it was before."""
+    return names.state_dir / "retired.json"
+
+
 def index_to_json(index: Index) -> dict[str, Any]:
     """The index as it is kept."""
     return {"schema": SCHEMA, **asdict(index)}

@@ -73,6 +73,7 @@ class Installer:
         reasons = {change.unit: change.reason for change in goal.changes.of(Kind.START, Kind.RESTART)}
         steps = schedule(goal.changes, goal.rendered, goal.state, force=goal.force)
         outcome = self._stepper.run(goal.index, steps, reasons, wait=wait)
+        self._placer.unretire(goal)
         if outcome.exit_code:
             return outcome
         if not wait:

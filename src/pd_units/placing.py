@@ -33,7 +33,7 @@ from pd_units.generations import (
     write_generation,
 )
 from pd_units.goal import Goal
-from pd_units.index import deployment_path, index_path, index_text, index_to_json
+from pd_units.index import deployment_path, index_path, index_text, index_to_json, retired_path
 from pd_units.manifest import (
     Operation,
     Phase,
@@ -56,11 +56,6 @@ Guard = Callable[[Goal], AbstractContextManager[None]]
 # What systemd says of a unit that it could not read.
 _REJECTED = ("bad-setting", "error")
 _OF_OUTCOMES = ("outcome.json", "failed-units.json")
-
-
-def retired_path(names: Names) -> Path:
-    """Where it is kept what was retired, and how it was before."""
-    return names.state_dir / "retired.json"
 
 
 def require_safe(names: Names) -> None:
@@ -105,7 +100,6 @@ class Placer:
                 self._say(f"writing {goal.names.unit_dir / unit}")
             staged.commit()
             self._load(goal)
-            self._unretire(goal)
             later.commit()
 
     def _sweep(self, goal: Goal) -> None:
@@ -122,19 +116,21 @@ class Placer:
         """The files that all deployments share, before anything of this one: with them in place, a boot can
         finish whatever breaks off from now on."""
         written = set(goal.changes.units(Kind.WRITE))
-        new = [unit for unit in goal.shared if unit.name in written]
+        # another deployment's uninstall may have taken some away since they were looked at
+        gone = {unit.name for unit in goal.shared if not (goal.names.unit_dir / unit.name).exists()}
+        new = [unit for unit in goal.shared if unit.name in written | gone]
         manifest = goal.names.shared_manifest
         noted = _manifest_or_none(manifest)
         common = {**noted, **{unit.name: digest(unit.text) for unit in goal.shared}}
         with StagedFiles() as staged:
             for unit in new:
-                before = goal.state.shared[unit.name].text
+                before = None if unit.name in gone else goal.state.shared[unit.name].text
                 staged.add_checked(goal.names.unit_dir / unit.name, unit.text, before=before)
             if common != noted:
                 staged.add(manifest, manifest_text(common))
             staged.commit()
         own = [unit.name for unit in goal.shared if is_own_service(unit)]
-        enabled = [unit for unit in goal.changes.units(Kind.ENABLE) if unit in own]
+        enabled = [unit for unit in own if unit in goal.changes.units(Kind.ENABLE) or unit in gone]
         if enabled:
             self._manager.enable(enabled)
 
@@ -215,8 +211,11 @@ class Placer:
             stop_unit(self._manager, self._clock, unit)
             self._manager.disable([unit])
 
-    def _unretire(self, goal: Goal) -> None:
-        """On the way back: what the generation that is left had retired, and this one does not."""
+    def unretire(self, goal: Goal) -> None:
+        """On the way back: what the generation that is left had retired, and this one does not.
+
+        After that generation's units have gone: they may have its GPUs and ports.
+        """
         if goal.kind != "rollback":
             return
         path = retired_path(goal.names)
@@ -276,12 +275,13 @@ def bring_back(unit: str, before: Mapping[str, Any], manager: Manager, say: Say)
     """Enable and start again what was enabled and ran before it was retired; what cannot be is said."""
     path = str(before.get("path") or "")
     known = manager.unit(unit).exists
-    if not known and not (before.get("enabled") and path and Path(path).exists()):
+    was_up = before.get("enabled") or before.get("active")
+    if not known and not (was_up and path and Path(path).exists()):
         say(f"{unit} is not restored: its unit file is gone")
         return
     say(f"restoring {unit}")
     try:
-        if before.get("enabled"):
+        if before.get("enabled") or not known:
             manager.enable([unit if known else path])
             manager.reload()
         if before.get("active"):

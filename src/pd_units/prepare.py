@@ -11,8 +11,8 @@ from pd_units.changes import ChangeSet, Kind, plan_changes
 from pd_units.claimed import claimed_by_others
 from pd_units.errors import DeploymentError, ExitCode, Fault, HostError
 from pd_units.generations import stored_deployment_path
-from pd_units.goal import Goal, next_number
-from pd_units.index import current_generation, deployment_path, known_names, read_index, readable_index
+from pd_units.goal import Goal, index_at_work, next_number
+from pd_units.index import current_generation, deployment_path, known_names, read_index
 from pd_units.installed import read_installed, refuse_foreign
 from pd_units.manifest import manifest_path, read_manifest, read_operation
 from pd_units.model import Deployment, check_together, lint, parse_deployment, together_code
@@ -205,7 +205,7 @@ def prepare(
     state = read_installed(names, rendered, shared, deployment.retires, manager, adopt=choices.adopt)
     fragments = {unit.name: fragment_digest(unit.text) for unit in rendered}
     index = index_of(plan, generation=0, topology=topology, fragments=fragments)
-    state = replace(state, exchanged=exchanged(readable_index(deployment.name, choices.root), index))
+    state = replace(state, exchanged=exchanged(index_at_work(names, index), index))
     changes = plan_changes(rendered, shared, state, start=choices.start)
     if choices.offline:
         changes = ChangeSet(tuple(c for c in changes.changes if c.kind is not Kind.RELOAD))

@@ -106,7 +106,8 @@ class Reading:
         named = _CONTAINER.match(piece) if "| " in piece[:80] else None
         if named is None:
             gone = _CONTAINER_EXIT.match(message.body) if self._containers else None
-            return gone is not None and gone["name"] not in self._containers
+            # older ones put the project's name before it there
+            return gone is not None and not any(gone["name"].endswith(name) for name in self._containers)
         if named["name"] not in self._containers:
             if not self._matcher.match(shorten(message.body)).identity:
                 return bool(self._containers)
@@ -269,7 +270,8 @@ class Reading:
 
     def _manager_said(self, said: ManagerLine, body: str, line: int) -> None:
         life = self.life
-        if of_the_host(said.unit):
+        by_hand = said.said is Manager.OOM and said.unit.endswith(".scope")  # an engine in somebody's session
+        if of_the_host(said.unit) and not by_hand:
             return
         if said.said in (Manager.STARTING, Manager.STARTED):
             self._manager_starts(said, line)

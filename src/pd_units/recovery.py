@@ -7,6 +7,7 @@ into place and queues its units, and waits for none: their own watchers say what
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 
 from pd_units.access import connect
 from pd_units.adapters.clock import SystemClock
@@ -26,12 +27,13 @@ def recover(names: Names, manager: Manager) -> str:
 
     It waits for nobody: units that another pd-units starts wait for this service to end.
     """
-    try:
-        with locked(names.lock, timeout_s=0):
-            operation = read_operation(names)
-            return "nothing to finish" if operation is None else _finish(names, operation, manager)
-    except Busy as error:
-        return f"left to the pd-units that is at work on it ({error.detail})"
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(names.lock, timeout_s=0))
+        except Busy as error:
+            return f"left to the pd-units that is at work on it ({error.detail})"
+        operation = read_operation(names)
+        return "nothing to finish" if operation is None else _finish(names, operation, manager)
 
 
 def _finish(names: Names, operation: Operation, manager: Manager) -> str:

@@ -19,8 +19,8 @@ from pd_units.generations import (
     stored_units,
     write_outcome,
 )
-from pd_units.goal import Goal, Installed, with_failed
-from pd_units.index import Index, current_generation, readable_index
+from pd_units.goal import Goal, Installed, index_at_work, with_failed
+from pd_units.index import Index, current_generation
 from pd_units.install import Installer, conclude
 from pd_units.installed import read_installed, refuse_foreign
 from pd_units.manifest import Operation, begin_operation, read_operation
@@ -53,9 +53,9 @@ def stored_goal(
     if back:
         require_free(names, stored_index(names, number), text, hint=_ANOTHER)
     rendered, shared = stored_units(names, number), shared_units()
-    state = read_installed(names, rendered, shared, retired_by(text), manager, adopt=adopt)
+    state = read_installed(names, rendered, shared, retired_by(names, text), manager, adopt=adopt)
     index = _index(names, number, rendered)
-    state = replace(state, exchanged=exchanged(readable_index(names.deployment, names.root), index))
+    state = replace(state, exchanged=exchanged(index_at_work(names, index), index))
     refuse_foreign(state, adopt=adopt)
     changes: ChangeSet = plan_changes(rendered, shared, state, start=True)
     if not force:

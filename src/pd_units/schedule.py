@@ -74,7 +74,7 @@ def rolling(changes: ChangeSet, rendered: Sequence[RenderedUnit], state: Install
     if router is not None and (not _active(state, router) or moved(rendered, state)):
         return False
     restarted = _restarted(changes, rendered)
-    if restarted & state.exchanged:
+    if {*restarted, router} & state.exchanged:
         return False
     roles = {unit.role for unit in rendered if unit.name in restarted}
     up = {*changes.units(Kind.START, Kind.RESTART), *(u.name for u in rendered if _active(state, u.name))}
@@ -146,15 +146,16 @@ def schedule(
     added = tuple(unit for unit in starts if unit in backends)
     rest = tuple(unit for unit in starts if unit not in backends)
     handed = tuple(unit for unit in restarts if unit in state.exchanged)
-    drain = bounced and bool(restarts)
+    gives = bounced and router in state.exchanged
+    drain = bounced and (bool(restarts) or gives)
     steps: list[Step] = []
-    if handed:
+    if handed or gives:
         # What they have is another's next: nobody can start on it, or at it, while they run.
         steps += [Step(Do.STOP, (str(router),))] if drain else []
-        steps.append(Step(Do.STOP, handed))
+        steps += [Step(Do.STOP, handed)] if handed else []
     if added:
         # What is added serves before anything that serves now is taken away.
-        waits = not force and not handed and (roll or (bounced and not restarts))
+        waits = not force and not handed and not gives and (roll or (bounced and not restarts))
         steps.append(Step(Do.START, added, wait=waits, routed=not moved(rendered, state)))
     if roll:
         idle = tuple(unit for unit in restarts if not _active(state, unit))
@@ -163,7 +164,7 @@ def schedule(
         steps += [Step(Do.RESTART, (str(router),))] if bounced else []
         steps += [Step(Do.START, rest)] if rest else []
         return tuple(steps)
-    if drain and not handed:
+    if drain and not (handed or gives):
         steps.append(Step(Do.STOP, (str(router),)))
     others = tuple(unit for unit in restarts if unit not in handed)
     steps += [Step(Do.RESTART, others)] if others else []

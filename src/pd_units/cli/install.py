@@ -25,6 +25,7 @@ from pd_units.cli.waits import lock_timeout_option, timeout_option
 from pd_units.errors import DeploymentError, ExitCode, PdUnitsError
 from pd_units.generations import Generation
 from pd_units.goal import Installed
+from pd_units.index import known_names
 from pd_units.install import Installer, conclude
 from pd_units.manifest import read_operation
 from pd_units.measuring import with_placement
@@ -133,7 +134,8 @@ def command(
             path = Names(source.deployment.name, root).lock
             stack.enter_context(locked(path, timeout_s=lock_timeout))
         # Read again: who held a lock may have changed what a NAME stands for.
-        now = read_sources(deployment_files(files))
+        named = any(word in known_names() for word in files)
+        now = read_sources(deployment_files(files)) if named else sources  # a pipe can be read once only
         if {each.deployment.name for each in now} != {each.deployment.name for each in sources}:
             raise DeploymentError(
                 "the deployment files have changed meanwhile",

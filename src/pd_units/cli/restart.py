@@ -72,6 +72,8 @@ def command(
     roles = [each for each in ORDER if not role or each in role]
     if not any(unit.role in roles for index in indexes for unit in index.units):
         raise DeploymentError(f"no unit has the role {', '.join(role)}", exit_code=ExitCode.UNREADABLE)
+    for index in indexes:
+        _require_whole(index)
     outcomes = []
     with stoppable():
         for index in indexes:
@@ -89,19 +91,25 @@ def command(
     return worst.exit_code
 
 
+def _require_whole(index: Index) -> None:
+    """Raises: HostError 32 where an interrupted operation left units that are half old and half new."""
+    pending = read_operation(index.names)
+    if pending is None or pending.at_work or pending.kind == "restart":
+        return
+    name = index.names.deployment
+    raise HostError(
+        f"an interrupted {pending.kind} of {name} comes first; nothing of it was restarted",
+        hint=what_next(name, pending.kind, pending.generation, pending.options),
+    )
+
+
 def _restart(
     index: Index, roles: list[Role], manager: Manager, timeout_s: float | None, *, force: bool
 ) -> Outcome:
     """Restart one deployment; an interrupted one is named by the next command. Raises: HostError."""
     names, clock = index.names, SystemClock()
     require_safe(names)
-    pending = read_operation(names)
-    if pending is not None and pending.kind != "restart":
-        todo = what_next(names.deployment, pending.kind, pending.generation, pending.options)
-        raise HostError(
-            f"an interrupted {pending.kind} of {names.deployment} comes first; nothing was restarted",
-            hint=todo,
-        )
+    _require_whole(index)
     steps = restart_steps(index, roles, manager, force=force)
     if not steps:
         return Outcome(exit_code=ExitCode.OK, message="nothing to restart", reports=())
