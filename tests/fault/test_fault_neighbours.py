@@ -148,6 +148,10 @@ def test_instances_that_exchange_their_ports_stop_before_they_start(box: Box) ->
     host.ready()
     host.write(file_of("a", (2, 31001), (0, 31002)))  # and one that takes what another one leaves
     install(host).check()
+    host.write(file_of("a", (0, 31001), (2, 31002)))
+    install(host, "--no-start").check()  # the processes still are what they were
+    install(host).check()
+    host.ready()
     host.write(file_of("a", (3, 31005), (2, 31001), (0, 31000)))
     install(host).check()
     host.ready()
@@ -212,6 +216,25 @@ def test_a_retired_unit_that_was_masked_meanwhile_holds_up_no_uninstall(box: Box
 
 
 # -------------------------------------------------------------------------------------- shared files
+def test_the_last_two_uninstalls_at_once_leave_nothing(box: Box) -> None:
+    hosts = [deployed(box, name, (gpu, port)) for name, gpu, port in (("a", 0, 31000), ("b", 1, 31500))]
+    hosts[0].install().check()
+    both = [box.popen(["pd-units", "uninstall", host.name, "--purge"]) for host in hosts]
+    for process in both:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert box.sh("find /etc/systemd/system -name '?-standalone*' -o -name '*pd-units*'") == ""
+    assert not box.exists(STATE)
+    install(hosts[0]).check()
+    hosts[0].ready()
+
+
+def test_a_deployment_file_through_a_pipe(box: Box) -> None:
+    a = deployed(box, "a", (0, 31000))
+    box.sh(f"cat {a.file} | pd-units install --skip gpu /dev/stdin")
+    a.ready()
+
+
 def test_the_last_uninstall_leaves_what_an_interrupted_install_needs(box: Box) -> None:
     a, b = deployed(box, "a", (0, 31000)), deployed(box, "b", (1, 31500))
     install(a).check()

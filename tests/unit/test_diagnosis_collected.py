@@ -40,6 +40,19 @@ def test_a_ready_line_that_is_looked_for_is_not_one(echo: str) -> None:
     assert read(*LOADING, echo, f"oak-wrapper: {READY_LINE}").verdict == "ready"
 
 
+@pytest.mark.parametrize(
+    "shape", ['{"level":"info","message":"%s"}', '{"MESSAGE": "%s"}', 'level=info msg="%s"']
+)
+def test_a_ready_line_in_a_collectors_quotes_is_one(shape: str) -> None:
+    assert read(*LOADING, shape % READY_LINE).verdict == "ready"
+
+
+def test_an_engine_in_somebodys_session_can_be_killed_there() -> None:
+    killed = "Jan 02 03:04:05 box systemd[1]: session-3.scope: A process of this unit has been killed by the OOM killer."
+    found = read(*(f"Jan 02 03:04:05 box python3[7]: {line}" for line in LOADING), killed)
+    assert (found.verdict, found.cause) == ("failed", "killed-by-kernel")
+
+
 def test_other_containers_of_a_compose_file_say_nothing_about_the_engine() -> None:
     def of(name: str, *lines: str) -> list[str]:
         return [f"{name:<12} | {line}" for line in lines]
@@ -49,6 +62,8 @@ def test_other_containers_of_a_compose_file_say_nothing_about_the_engine() -> No
     assert read(*lines).verdict == "starting"
     ready = read(*lines, *of("engine-1", READY), "webui-1 exited with code 137")
     assert (ready.verdict, ready.cause) == ("ready", "none")
+    for name in ("engine-1", "project_engine-1"):
+        assert read(*lines, f"{name} exited with code 137").verdict == "failed"
     died = read(
         *lines,
         *of("engine-1", *DIED, *frame("x.py", "f"), "AssertionError: oak"),
