@@ -10,6 +10,7 @@ from typing import Any
 from pd_units.changes import ChangeSet, InstalledState, Kind
 from pd_units.errors import ExitCode, HostError, PdUnitsError
 from pd_units.generations import (
+    Result,
     content_digest,
     numbers,
     read_generation,
@@ -51,19 +52,20 @@ class Goal:
 
 
 def index_at_work(names: Names, after: Index) -> Index | None:
-    """What the processes have that give way to `after`: the index, or what it replaced if it is that one.
+    """What the processes have that give way to `after`: the index, or what it replaced where they are older.
 
-    So after `--no-start`, or a kill between the files and the restarts. Raises: HostError 32 as `read_json`.
+    So after `--no-start`, or a kill between the files and the restarts: its units were never seen ready.
     """
     now = readable_index(names.deployment, names.root)
     if now is None or {(u.unit, u.gpus, u.url) for u in now.units} != {
         (u.unit, u.gpus, u.url) for u in after.units
     }:
         return now
-    kept = read_generation(names, now.generation)
+    kept = next((each for each in read_generations(names) if each.number == now.generation), None)
+    if kept is None or not kept.replaces or kept.result not in (Result.INSTALLED, Result.INTERRUPTED):
+        return now
     with contextlib.suppress(HostError):
-        if kept is not None and kept.replaces:
-            return stored_index(names, kept.replaces)
+        return stored_index(names, kept.replaces)
     return now
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pd_units.adapters.files import (
     StagedFiles,
@@ -271,8 +270,14 @@ class Placer:
                 )
 
 
-def bring_back(unit: str, before: Mapping[str, Any], manager: Manager, say: Say) -> None:
-    """Enable and start again what was enabled and ran before it was retired; what cannot be is said."""
+def bring_back(unit: str, before: object, manager: Manager, say: Say) -> None:
+    """Enable and start again what was enabled and ran before it was retired; what cannot be is said.
+
+    `before` is what the kept file says of it.
+    """
+    if not isinstance(before, Mapping):
+        say(f"{unit} is not restored: how it was is damaged in retired.json")
+        return
     path = str(before.get("path") or "")
     known = manager.unit(unit).exists
     was_up = before.get("enabled") or before.get("active")

@@ -56,14 +56,11 @@ def plan_uninstall(names: Names, manager: Manager) -> tuple[InstalledState, Chan
             changes.append(Change(unit.name, Kind.STOP, "uninstalled"))
     changes += [Change(u.name, Kind.DISABLE, "uninstalled") for u in (*order, state.target) if u.enabled]
     last = set(known_names()) <= {names.deployment}
-    common = [unit for unit in state.shared.values() if last and unit.ownership is Ownership.OURS]
-    own = {unit.name for unit in shared if is_own_service(unit)}
+    common, enabled = _shared_of(state) if last else ((), ())
     reason = "no deployment is left"
-    changes += [
-        Change(unit.name, Kind.DISABLE, reason) for unit in common if unit.name in own and unit.enabled
-    ]
+    changes += [Change(unit, Kind.DISABLE, reason) for unit in enabled]
     changes += [Change(unit.name, Kind.REMOVE, "uninstalled") for unit in order]
-    changes += [Change(unit.name, Kind.REMOVE, reason) for unit in common]
+    changes += [Change(unit, Kind.REMOVE, reason) for unit in common]
     if order or common:
         changes.append(Change("-", Kind.RELOAD, "unit files change"))
     return state, ChangeSet(tuple(changes))
@@ -119,22 +116,27 @@ def uninstall(
 def _remove_shared(names: Names, manager: Manager, clock: Clock, say: Callable[[str], None]) -> None:
     """Looked at anew, under the host's lock: another deployment may have gone, or come, since the plan."""
     state = read_installed(names, (), shared_units(), (), manager)
-    ours = [unit for unit in state.shared.values() if unit.ownership is Ownership.OURS]
-    own = {unit.name for unit in shared_units() if is_own_service(unit)}
-    disabled = [unit.name for unit in ours if unit.name in own and unit.enabled]
-    if disabled:
-        manager.disable(disabled)
-    removed = [unit.name for unit in ours]
+    removed, enabled = _shared_of(state)
+    if enabled:
+        manager.disable(enabled)
     for unit in removed:
         say(f"removing {names.unit_dir / unit}")
         remove(names.unit_dir / unit)
     sweep_shared(names)
-    if removed or disabled:
+    if removed:
         manager.reload()
     for unit in removed:
         manager.reset_failed(unit)
     if SLICE in removed:
         stop_unit(manager, clock, SLICE)
+
+
+def _shared_of(state: InstalledState) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The units of all deployments whose files are ours, and those of them that are enabled."""
+    own = {unit.name for unit in shared_units() if is_own_service(unit)}
+    ours = [unit for unit in state.shared.values() if unit.ownership is Ownership.OURS]
+    enabled = tuple(unit.name for unit in ours if unit.name in own and unit.enabled)
+    return tuple(unit.name for unit in ours), enabled
 
 
 def _undoes_first(names: Names, pending: Operation | None) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from deployments import NAME, FakeHost
 
+from pd_units.adapters.files import write_json
 from pd_units.errors import HostError
 from pd_units.generations import (
     Result,
@@ -20,11 +21,14 @@ from pd_units.generations import (
     prune,
     read_generation,
     read_generations,
+    stored_index,
     stored_units,
     write_generation,
     write_outcome,
     written_digests,
 )
+from pd_units.goal import index_at_work
+from pd_units.index import index_path, index_to_json
 
 
 @pytest.fixture
@@ -201,3 +205,14 @@ def test_every_text_that_was_ever_written_is_known(host: FakeHost):
     generation(host, 2, "2")
     (unit,) = written_digests(host.names)
     assert len(written_digests(host.names)[unit]) == 2
+
+
+@pytest.mark.parametrize(("result", "older"), [("installed", True), ("interrupted", True), ("ready", False)])
+def test_processes_are_older_than_an_index_that_nobody_saw_ready(host: FakeHost, result: str, older: bool):
+    generation(host, 1, "1")
+    generation(host, 2, "2", result, replaces=1)
+    now = stored_index(host.names, 2)
+    write_json(index_path(host.names), index_to_json(now))
+    at_work = index_at_work(host.names, now)
+    assert at_work is not None
+    assert at_work.generation == (1 if older else 2)

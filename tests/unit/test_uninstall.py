@@ -13,6 +13,7 @@ from pd_units.access import require_root
 from pd_units.adapters import files
 from pd_units.changes import Kind
 from pd_units.errors import HostError
+from pd_units.index import retired_path
 from pd_units.manifest import operation_words, read_operation
 from pd_units.uninstall import plan_uninstall, uninstall
 
@@ -105,3 +106,11 @@ def test_check_is_offered_where_it_needs_no_root(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(HostError) as caught:
         require_root(verb)
     assert ("--check" in caught.value.hint) is offers
+
+
+@pytest.mark.parametrize("damage", ['{"old.service": "yes"}', '{"old.service": null}', "[]", "{"])
+def test_a_damaged_record_of_what_was_retired_holds_up_nothing(host: FakeHost, damage: str):
+    retired_path(host.names).write_text(damage)
+    go(host, restore_retired=True)
+    assert not (host.names.unit_dir / host.units("0.7")[0].name).exists()
+    assert ("old.service" in damage) == any("old.service is not restored" in line for line in host.said)
