@@ -315,3 +315,31 @@ def test_streams_that_are_closed_stop_nothing(box: Box, closed: str) -> None:
         done = box.run(["sh", "-c", f"pd-units {words} {closed}"])
         assert done.rc == 0, (words, done)
     a.ready()
+
+
+# -------------------------------------------------------------------------- what is shown is what is done
+def test_a_check_tells_what_is_not_tried_again(box: Box) -> None:
+    a = deployed(box, "a", (0, 31000))
+    install(a).check()
+    a.write(file_of("a", (0, 31007)))
+    fails(box, 31007)
+    assert install(a).rc == 43
+    shown = a.pd("install", "--skip", "gpu", "--check", "--exit-code", "--json", a.file)
+    assert (shown.rc, shown.json()["changed"]) == (0, False)
+    assert "not tried again" in shown.err
+    tried = install(a)
+    assert (tried.rc, tried.json()["changed"]) == (40, False)
+    forced = a.pd("install", "--skip", "gpu", "--check", "--exit-code", "--force", "--json", a.file)
+    assert (forced.rc, forced.json()["changed"]) == (50, True)
+
+
+def test_a_rollback_is_verified_before_it_changes_anything(box: Box) -> None:
+    a = deployed(box, "a", (0, 31000))
+    install(a).check()
+    a.write(file_of("a", (0, 31001)))
+    install(a).check()
+    before, mains = a.texts(), a.mains()
+    box.write(f"/etc/systemd/system/{a.units[0]}.d/odd.conf", "[Service]\nExecStart=oak\n")
+    refused = a.pd("rollback", "a")
+    assert refused.rc == 21
+    assert (a.texts(), a.mains(), a.operation()) == (before, mains, None)
